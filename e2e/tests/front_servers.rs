@@ -1,11 +1,15 @@
 //! Kinds of servers: Unix sockets, servers of HTTP/1.0, and the addresses that connections to servers come from.
 
-use std::os::unix::net::UnixListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use propylon_e2e::admin::{applied, server, with_state};
+use propylon_e2e::certificates::Certificates;
 use propylon_e2e::external::External;
+use propylon_e2e::frames::{DATA, END_HEADERS, Http2, request};
 use propylon_e2e::program::{curl, finish, run, signal};
 use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, holds};
 use rustix::process::{Signal, geteuid};
@@ -39,7 +43,7 @@ impl Program {
         command.args(["--bind", &format!("unix:{socket}"), "--workers", "1", "--threads", "2", "--keep-alive", "30"]);
         command.args(["--log-level", "warning", "--chdir"]).arg(scratch.path()).arg("told:app");
         let server = Program(command.stdin(Stdio::null()).spawn().expect("gunicorn"));
-        holds("gunicorn listens", || std::os::unix::net::UnixStream::connect(socket).is_ok());
+        holds("gunicorn listens", || UnixStream::connect(socket).is_ok());
         server
     }
 }
@@ -184,7 +188,7 @@ fn a_socket_whose_line_is_full_is_asked_again_until_there_is_room() {
     kernel.bind(&socket2::SockAddr::unix(&path).expect("a path")).expect("a free path");
     kernel.listen(0).expect("it listens");
     let engine = Engine::start(&with(&[&path], "", "retries = 0\ntimeouts = { connect = \"30s\" }"));
-    let line = || std::os::unix::net::UnixStream::connect(&path).expect("a place in the line");
+    let line = || UnixStream::connect(&path).expect("a place in the line");
     let first = line();
     let mut client = engine.client("plain");
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -199,7 +203,7 @@ fn a_socket_whose_line_is_full_is_asked_again_until_there_is_room() {
     let (mut server, _) = listener.accept().expect("the engine's");
     let mut head = [0; 16];
     std::io::Read::read_exact(&mut server, &mut head).expect("a request");
-    std::io::Write::write_all(&mut server, b"HTTP/1.1 204 No Content\r\n\r\n").expect("an answer");
+    server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").expect("an answer");
     assert_eq!(client.read_head().lines().next(), Some("HTTP/1.1 204 No Content"));
     drop((first, accepted));
     // Without room until the time is up, it is a timeout.
@@ -242,7 +246,7 @@ fn relays_reach_sockets_and_tell_them_of_their_clients() {
                 client.send(&noise);
             } else {
                 let noise = &noise;
-                scope.spawn(move || std::io::Write::write_all(&mut socket, noise).expect("the relay reads"));
+                scope.spawn(move || socket.write_all(noise).expect("the relay reads"));
             }
             client.read_exact(noise.len())
         });
@@ -334,4 +338,187 @@ fn a_socket_is_reached_with_few_rights_and_where_it_is_not_the_log_says_whose_le
     assert_eq!(engine.client("plain").get("/").status, 502);
     let log = engine.stderr().join("\n");
     assert!(log.contains("Permission denied") && log.contains("(process.user) leave to write to the socket"), "{log}");
+}
+
+/// A server's answer to everything, after which it closes; what it was asked is remembered.
+fn closing(answer: &'static str) -> Origin {
+    Origin::scripted(move |peer| {
+        if peer.read_request().is_some() {
+            peer.send(answer);
+        }
+        peer.close();
+    })
+}
+
+/// Bodies that end with their connection, from a backend of either version, to clients of all.
+#[test]
+fn a_body_without_a_length_reaches_clients_of_every_version_and_ends_where_its_connection_does() {
+    for protocol in ["http1", "http1.0"] {
+        let origin = closing("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end");
+        let engine = Engine::start(&with(&[&origin.address().to_string()], "", &format!("protocol = \"{protocol}\"")));
+        let mut client = engine.client("plain");
+        let chunked = client.get("/");
+        assert_eq!((chunked.text().as_str(), chunked.field("Transfer-Encoding")), ("until the end", Some("chunked")));
+        assert_eq!(client.get("/again").text(), "until the end");
+        let mut old = engine.client("plain");
+        old.send("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n");
+        let (said, _) = old.read_to_end();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.ends_with("\r\n\r\nuntil the end") && !said.contains("chunked"), "{said}");
+        let mut heading = engine.client("plain");
+        heading.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(heading.read_head().starts_with("HTTP/1.1 200 OK\r\n"));
+        for listener in ["plain", "web"] {
+            let prior = if listener == "plain" { "--http2-prior-knowledge" } else { "--http2" };
+            let url = format!("{}/", engine.url(listener));
+            assert_eq!(curl(&["-k", prior, &url]).ok().text(), "until the end");
+        }
+        assert_eq!(origin.connections(), 6, "none is used again");
+    }
+}
+
+/// Over TLS an end without a goodbye may be anybody's (RFC 8446 §6.1): what came before it is not the whole.
+#[test]
+fn a_body_that_a_reset_or_a_cut_session_ends_is_never_taken_for_whole() {
+    let reset = Origin::scripted(|peer| {
+        if peer.read_request().is_some() {
+            peer.send("HTTP/1.0 200 OK\r\n\r\nhalf");
+            peer.reset();
+        }
+    });
+    let pem = Certificates::shared().ec().display().to_string();
+    let script = "import socket, ssl, sys, os\n\
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[1])\n\
+        listener = socket.create_server(('127.0.0.1', int(sys.argv[2])))\n\
+        while True:\n\
+        \x20   try:\n\
+        \x20       stream = context.wrap_socket(listener.accept()[0], server_side=True)\n\
+        \x20       asked = stream.recv(65536)\n\
+        \x20       stream.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\nhalf')\n\
+        \x20       if b'/whole' in asked: stream.unwrap()\n\
+        \x20       os.close(stream.detach())\n\
+        \x20   except OSError: pass\n";
+    let port = free_port();
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script, &pem, &port.to_string()]).stdin(Stdio::null());
+    let _cut = Program(command.spawn().expect("Debian's Python"));
+    holds("Python listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let cut = format!("127.0.0.1:{port}");
+    for (server, tls) in [(reset.address().to_string(), ""), (cut, "tls = { verify = false }")] {
+        for protocol in ["http1", "http1.0"] {
+            let keys = format!("protocol = \"{protocol}\"\nretries = 0\n{tls}");
+            let engine = Engine::start(&with(&[&server], "", &keys));
+            for version in ["--http1.0", "--http1.1", "--http2-prior-knowledge"] {
+                let said = curl(&["-f", version, &format!("{}/", engine.url("plain"))]);
+                // To a client of HTTP/1.0 the end of its connection is all that can be said, and it is a reset.
+                assert!(!said.status.success(), "{server} {protocol} {version}: {said:?}");
+                if !tls.is_empty() {
+                    let whole = curl(&["-f", version, &format!("{}/whole", engine.url("plain"))]).ok().text();
+                    assert_eq!(whole, "half", "{protocol} {version}");
+                }
+            }
+        }
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
+}
+
+#[test]
+fn a_server_of_http_1_0_is_asked_in_its_own_words_over_all_protocols() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(request) = peer.read_request() {
+            let length = request.len();
+            peer.send(format!("HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: {length}\r\n\r\n"));
+            peer.send(request);
+        }
+    });
+    let keys = "protocol = \"http1.0\"\nreuse = \"always\"";
+    let engine = Engine::start(&with(&[&origin.address().to_string()], "forwarded = \"remove\"", keys));
+    let mut client = engine.client("plain");
+    let said = client.get("/one").text();
+    assert_eq!(said, "GET /one HTTP/1.0\r\nHost: shop.test\r\nConnection: keep-alive\r\n\r\n");
+    // Chunks become a length, whether they come at once or in pieces; trailers are left out.
+    let head = "POST /two HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+    let wanted = "POST /two HTTP/1.0\r\nHost: a\r\nContent-Length: 7\r\nConnection: keep-alive\r\n\r\nabcdefg";
+    let body = "3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\nX-Sum: 1\r\n\r\n";
+    assert_eq!(client.ask(format!("{head}{body}")).text(), wanted);
+    client.send(head);
+    for piece in body.as_bytes().chunks(5) {
+        client.send(piece);
+        engine.metrics();
+    }
+    // The next request is not eaten with it.
+    client.send("GET /three HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n");
+    assert_eq!(client.read_response().text(), wanted);
+    assert_eq!(client.read_response().text(), "GET /three HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n");
+    // A client that waits to be told is told here: the server knows no expectations.
+    client.send("PUT /four HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+    assert_eq!(client.read_head(), "HTTP/1.1 100 Continue");
+    client.send("hi");
+    let wanted = "PUT /four HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nhi";
+    assert_eq!(client.read_response().text(), wanted);
+    assert_eq!(origin.connections(), 1, "keep-alive is agreed on");
+    // Over HTTP/2 without a length.
+    let url = format!("{}/five", engine.url("plain"));
+    let mut command = Command::new("curl");
+    command
+        .args(["-sS", "--http2-prior-knowledge", "-T", "-", "-H", "Expect: 100-continue", "-A", "", "-H", "Accept:"])
+        .arg(url);
+    let said = run(command, b"streamed", Duration::from_secs(20)).ok().text();
+    assert!(said.starts_with("PUT /five HTTP/1.0\r\nHost: 127.0.0.1:"), "{said}");
+    assert!(said.ends_with("Content-Length: 8\r\nConnection: keep-alive\r\n\r\nstreamed"), "{said}");
+}
+
+#[test]
+fn a_body_that_is_too_long_to_be_kept_needs_a_length_and_a_bad_one_is_refused() {
+    let origin = Origin::always("HTTP/1.0 200 OK\r\n\r\n");
+    let engine = Engine::start(&with(
+        &[&origin.address().to_string()],
+        "timeouts = { body = \"300ms\" }",
+        "protocol = \"http1.0\"",
+    ));
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (body, status) in
+        [(format!("10000\r\n{}", "x".repeat(40_000)), 411), ("zz\r\n".to_owned(), 400), ("5\r\nab".to_owned(), 408)]
+    {
+        let mut client = engine.client("plain");
+        client.send(format!("{head}{body}"));
+        assert_eq!(client.read_response().status, status);
+    }
+    // Over HTTP/2 as much is waited for as the client may send ahead.
+    let mut http2 = Http2::start(&engine);
+    http2.headers(1, END_HEADERS, &request("POST", "/long"));
+    for length in [16_384, 16_384, 16_384, 16_383] {
+        http2.send(DATA, 0, 1, &vec![b'x'; length]);
+    }
+    let (head, _) = http2.response(1);
+    assert_eq!(head.status().or(head.spelled_status()), Some(411));
+    assert_eq!(engine.logged_path("/long")["fault"], "length-required");
+    assert_eq!(origin.connections(), 0);
+}
+
+/// `python3 -m http.server` answers in HTTP/1.0 and closes.
+#[test]
+fn the_http_server_of_python_serves_files_to_clients_of_both_protocols() {
+    let scratch = Scratch::new();
+    let content: String = (0..40_000).map(|n| format!("line {n}\n")).collect();
+    scratch.write("file.txt", &content);
+    let port = free_port();
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]).arg(scratch.path());
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _python = Program(command.spawn().expect("Debian's Python"));
+    holds("Python listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    for protocol in ["http1", "http1.0"] {
+        let keys = format!("protocol = \"{protocol}\"\nhealth = {{ path = \"/file.txt\" }}");
+        let engine = Engine::start(&with(&[&format!("127.0.0.1:{port}")], "", &keys));
+        for arguments in [["-k", "--http1.0"], ["-k", "--http1.1"], ["-k", "--http2"]] {
+            let url = format!("{}/file.txt", engine.url("web"));
+            let said = curl(&[&arguments[..], &[&url]].concat()).ok().text();
+            assert!(said == content, "{protocol} {arguments:?}");
+        }
+        assert_eq!(engine.client("plain").get("/none").status, 404);
+    }
 }

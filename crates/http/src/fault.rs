@@ -147,6 +147,7 @@ faults! {
     ClientReadTimeout = "client-read-timeout", Client, Client, 0;
     BadBody = "bad-body", Client, Client, 400;
     BodyTooLong = "body-too-long", Client, Client, 413;
+    LengthRequired = "length-required", Client, Client, 411;
     ClientTlsFailure = "tls-failure", Client, Client, 0;
     TunnelIdle = "tunnel-idle", Client, Client, 0;
     KeysExhausted = "keys-exhausted", Client, Client, 0;

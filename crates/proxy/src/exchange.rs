@@ -5,6 +5,7 @@ mod answers;
 mod attempt;
 mod change;
 mod heads;
+mod http10;
 mod identity;
 mod mirror;
 pub mod record;

@@ -94,11 +94,23 @@ impl Backend {
 pub enum ServerProtocol {
     /// HTTP/1.1: a connection carries one request at a time.
     Http1,
+    /// HTTP/1.0: as HTTP/1.1, of which the servers may know nothing: no chunked requests, no expectations, no upgrades,
+    /// and connections that end with their request unless a server agrees to keep them.
+    #[serde(rename = "http1.0")]
+    Http10,
     /// HTTP/2 with prior knowledge, without negotiation: many requests at a time per connection.
     #[serde(rename = "h2")]
     Http2,
     /// HTTP/2 or HTTP/1.1, as a server agrees: by ALPN, and in plaintext by its answer to HTTP/2's preface.
     Auto,
+}
+
+impl ServerProtocol {
+    /// Whether connections may carry many requests at a time.
+    #[must_use]
+    pub fn may_be_http2(self) -> bool {
+        matches!(self, ServerProtocol::Http2 | ServerProtocol::Auto)
+    }
 }
 
 /// HTTP/2 settings towards servers.

@@ -29,7 +29,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     balance::check(&mut section, &balance, &servers);
     let sticky = sticky::sticky(context, &mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
-    if protocol != ServerProtocol::Http1
+    if protocol.may_be_http2()
         && send_proxy_protocol.is_some()
         && let Some(entry) = section.entry("send_proxy_protocol")
     {
@@ -37,7 +37,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
     }
     let reuse = reuse(&mut section);
-    if protocol != ServerProtocol::Http1
+    if protocol.may_be_http2()
         && reuse == Reuse::Never
         && let Some(entry) = section.entry("reuse")
     {
@@ -98,7 +98,12 @@ fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
 }
 
 fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
-    let choices = [("http1", ServerProtocol::Http1), ("h2", ServerProtocol::Http2), ("auto", ServerProtocol::Auto)];
+    let choices = [
+        ("http1", ServerProtocol::Http1),
+        ("http1.0", ServerProtocol::Http10),
+        ("h2", ServerProtocol::Http2),
+        ("auto", ServerProtocol::Auto),
+    ];
     section.default_is("protocol", || "http1".into());
     // The nearest by its letters would be "http1".
     if let Some(entry) = section.entry("protocol")
@@ -107,6 +112,14 @@ fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
     {
         section.report.error(entry.node.span, format!("`protocol` cannot be {written:?}"), "write \"h2\"");
         return ServerProtocol::Http2;
+    }
+    // nginx has `proxy_http_version 1.0`.
+    if let Some(entry) = section.entry("protocol")
+        && let Value::String(written) = &entry.node.value
+        && ["1.0", "http/1.0", "http10"].iter().any(|name| name.eq_ignore_ascii_case(written))
+    {
+        section.report.error(entry.node.span, format!("`protocol` cannot be {written:?}"), "write \"http1.0\"");
+        return ServerProtocol::Http10;
     }
     section.choice("protocol", &choices).map_or(ServerProtocol::Http1, |found| found.value)
 }

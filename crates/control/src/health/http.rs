@@ -1,4 +1,4 @@
-//! A probe by HTTP/1.1: one request, and an answer read as strictly as any other.
+//! A probe by HTTP/1.1, or HTTP/1.0: one request, and an answer read as strictly as any other.
 
 use propylon_config::HttpProbe;
 use propylon_http::h1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
@@ -16,12 +16,13 @@ const INFORMATIONAL_MAX: usize = 8;
 const READ_BYTES: usize = 4096;
 const LIMITS: Limits = Limits { head_bytes: HEAD_BYTES_MAX, headers: 100 };
 
-/// Sends the request and judges the answer.
-pub async fn ask(mut stream: ProbeStream, probe: &HttpProbe, host: &str) -> Result<(), Failure> {
+/// Sends the request and judges the answer. `is_http10`: the server is asked in HTTP/1.0.
+pub async fn ask(mut stream: ProbeStream, probe: &HttpProbe, host: &str, is_http10: bool) -> Result<(), Failure> {
     let HttpProbe { path, method, .. } = probe;
     let host = probe.host.as_deref().unwrap_or(host);
+    let version = if is_http10 { "1.0" } else { "1.1" };
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: propylon-health/{}\r\nAccept: */*\r\n\
+        "{method} {path} HTTP/{version}\r\nHost: {host}\r\nUser-Agent: propylon-health/{}\r\nAccept: */*\r\n\
          Connection: close\r\n\r\n",
         env!("CARGO_PKG_VERSION")
     );

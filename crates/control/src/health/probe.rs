@@ -50,11 +50,13 @@ pub async fn probe(
             ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
             ProbeKind::Http(expected) => {
                 let must = protocol == ServerProtocol::Http2 && check.port.is_none();
-                let offered = protocol != ServerProtocol::Http1;
+                let offered = protocol.may_be_http2();
                 match (line.agreed_on_first().map(|first| first && offered), must) {
                     (Some(false), true) => Err(Failure::new("bad-response", "HTTP/2 was not agreed on by ALPN")),
                     (Some(true), _) | (None, true) => http2::ask(line, expected, host, secure.is_some()).await,
-                    (Some(false) | None, false) => http::ask(line, expected, host).await,
+                    (Some(false) | None, false) => {
+                        http::ask(line, expected, host, protocol == ServerProtocol::Http10).await
+                    }
                 }
             }
             ProbeKind::Grpc { service } => grpc::ask(line, service, host, secure.is_some()).await,

@@ -69,7 +69,7 @@ pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;
 pub use request::{Asked, Method, RequestBody, RequestHead, Scheme, Version, parse_request};
 pub use response::{Framing, ResponseBody, ResponseHead, parse_response};
-pub use rewrite::{ClientAddress, ForwardContext, add_lines, is_believed, write_request};
+pub use rewrite::{ClientAddress, ForwardContext, add_lines, is_believed, lower_version, write_request};
 
 /// Bounds on one head. A head that needs more is refused with 414 or 431 (502 from a server).
 #[derive(Clone, Copy, Debug)]

@@ -158,6 +158,19 @@ pub fn add_lines(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Makes a head that [`write_request`] has just written one of HTTP/1.0; `keep_alive` asks the server to keep the
+/// connection, which it would not do by itself (RFC 2068 §19.7.1).
+pub fn lower_version(out: &mut Vec<u8>, keep_alive: bool) {
+    let end = out.iter().position(|byte| *byte == b'\r').unwrap_or_default();
+    debug_assert!(out[..end].ends_with(b"HTTP/1.1"), "a request line");
+    if let Some(minor) = end.checked_sub(1) {
+        out[minor] = b'0';
+    }
+    if keep_alive {
+        add_lines(out, |out| out.extend_from_slice(b"Connection: keep-alive\r\n"));
+    }
+}
+
 pub(crate) const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
 
 pub(crate) fn write_content_length(length: u64, out: &mut Vec<u8>) {

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use propylon_http::fault::Fault;
 use propylon_http::h1::{Method, RequestBody, ResponseHead, reason_phrase};
@@ -84,6 +84,14 @@ impl Stream {
             Some(length) if body == RequestBody::Chunked => RequestBody::Length(length as u64),
             _ => body,
         }
+    }
+
+    /// Ready when all of the request's body has come, or as much as the client may send ahead; whether it is whole, and
+    /// without trailers.
+    pub fn poll_whole(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let window = self.upload.as_ref().map_or(0, |window| window.now as usize);
+        ready!(self.link.link.poll_whole(self.id, window, context));
+        Poll::Ready(self.link.link.whole_body(self.id).is_some())
     }
 
     /// Whether all of the request's body, and no trailers, has come and was taken.

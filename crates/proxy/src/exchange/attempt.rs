@@ -21,6 +21,7 @@ use propylon_steps::sticky::CookieTarget;
 
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
+use crate::exchange::http10;
 use crate::exchange::record::{self, AttemptRecord, Reached};
 use crate::exchange::transfer::{Ended, Parts, Transfer, Upload};
 use crate::exchange::tunnel;
@@ -200,6 +201,21 @@ impl<'s> Forwarding<'s> {
                 Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)).await
             }
             Checkout::Timed => Box::pin(self.checkout_in_time(client, request, traits)).await,
+            Checkout::Http10 => Box::pin(self.checkout_http10(client, request, traits)).await,
+        }
+    }
+
+    /// As [`Forwarding::checkout`], for a request that has been made one of HTTP/1.0.
+    async fn checkout_http10(
+        &mut self,
+        client: &mut ClientSide<'_>,
+        request: &mut Request,
+        traits: Traits,
+    ) -> Result<UpstreamStream, Refusal> {
+        http10::prepare(client, request, &mut self.upload).await?;
+        match self.backend.terms.is_timed {
+            true => self.checkout_in_time(client, request, traits).await,
+            false => checkout::checkout(client, &mut request.note, self.backend, traits, &mut self.retry_state).await,
         }
     }
 
@@ -455,6 +471,12 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backe
             request.note.fault = Some(*why);
             client.core().metrics.increment(client.metrics().faults.of(*why));
             After::Abort
+        }
+        Refusal::Unfit(fault) => {
+            request.note.fault = Some(*fault);
+            client.core().metrics.increment(client.metrics().faults.of(*fault));
+            answer_fault(client, request, *fault);
+            After::Linger
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Heads of requests as servers get them, and lines that engines add to responses.
 
-use propylon_config::{Forwarded, Listener};
+use propylon_config::{Forwarded, Listener, ServerProtocol};
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
 use propylon_http::h2;
 use propylon_http::h2::hpack::BlockWriter;
@@ -28,7 +28,12 @@ pub fn write_request_head(
         let host = change::host(request, snapshot);
         let context = ForwardContext { host: host.as_deref().or(context.host), ..context };
         h1::write_request(&request.head, &request.text, &context, out);
-        return h1::add_lines(out, |out| write_lines(client, (request, facts), snapshot, out));
+        h1::add_lines(out, |out| write_lines(client, (request, facts), snapshot, out));
+        let backend = request.note.backend.map(|backend| &snapshot.shared.config.backends[backend]);
+        if backend.is_some_and(|backend| backend.protocol == ServerProtocol::Http10) {
+            h1::lower_version(out, !last);
+        }
+        return;
     }
     h1::write_request(&request.head, &request.text, &context, out);
     if let Some(facts) = facts {
@@ -101,7 +106,9 @@ fn context<'a>(
     let listener = snapshot.listener(client.listener());
     let label = || {
         let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
-        snapshot.shared.servers[backend][server].label.as_bytes()
+        let label = &snapshot.shared.servers[backend][server].label;
+        // A Unix socket has no name that could be one: nginx and curl ask "localhost" there.
+        if label.starts_with("unix:") { "localhost" } else { label }.as_bytes()
     };
     ForwardContext {
         client: address,

@@ -423,6 +423,17 @@ impl Link {
         stream.map(|stream| stream.data.received.len())
     }
 
+    /// Ready when all of a body has come, trailers included, or so many bytes of it, or its stream is gone.
+    pub fn poll_whole(&self, id: u32, most: usize, context: &mut Context<'_>) -> Poll<()> {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(()) };
+        if stream.is_received() || stream.reset().is_some() || stream.data.received.len() >= most {
+            return Poll::Ready(());
+        }
+        stream.data.wait(interest::RECEIVED | interest::GONE, context);
+        Poll::Pending
+    }
+
     /// Whether all of a body without trailers has come and was taken.
     pub fn is_exhausted(&self, id: u32) -> bool {
         self.whole_body(id) == Some(0)

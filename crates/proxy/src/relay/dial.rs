@@ -98,7 +98,7 @@ fn fault(refusal: Refusal) -> Fault {
     match refusal {
         Refusal::NoServer => Fault::NoServer,
         Refusal::TimedOut => Fault::RequestTimeout,
-        Refusal::Queue(fault) => fault,
+        Refusal::Queue(fault) | Refusal::Unfit(fault) => fault,
         Refusal::ClientGone(why) => why,
         Refusal::Failed(failed) => failed.fault,
     }

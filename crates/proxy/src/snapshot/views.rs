@@ -34,7 +34,10 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             body: or_own(timeouts.body, own.body),
             retries: attempts.unwrap_or(own.retries),
             is_timed: timeouts.request.is_some(),
-            checkout: if timeouts.request.is_some() { Checkout::Timed } else { own.checkout },
+            checkout: match own.checkout {
+                Checkout::Connection | Checkout::Stream if timeouts.request.is_some() => Checkout::Timed,
+                checkout => checkout,
+            },
             sets_cookie: own.sets_cookie || side.is_some(),
             side,
         };

@@ -113,6 +113,8 @@ pub enum Refusal {
     /// The client has closed or reset its connection while it waited.
     ClientGone(Fault),
     Failed(Attempt),
+    /// The client has sent what servers of the backend cannot be given; it is told so.
+    Unfit(Fault),
     /// The time of the whole request is over.
     TimedOut,
 }

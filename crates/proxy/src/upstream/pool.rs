@@ -80,7 +80,7 @@ pub fn limiter(
         return Some(Arc::new(earlier.succeeded_by(&limits, bounds, &predecessors)));
     }
     // Streams are waited for wherever servers allow fewer than are wanted.
-    let makes_wait = limits.iter().any(|limit| *limit < UNLIMITED) || backend.protocol != ServerProtocol::Http1;
+    let makes_wait = limits.iter().any(|limit| *limit < UNLIMITED) || backend.protocol.may_be_http2();
     makes_wait.then(|| Arc::new(ConnectionLimiter::new(&limits, cores, bounds)))
 }
 
@@ -91,7 +91,7 @@ fn order(backend: &Backend) -> Order {
 fn terms(backend: &Backend) -> Terms {
     Terms {
         streams_max: match backend.protocol {
-            ServerProtocol::Http1 => 0,
+            ServerProtocol::Http1 | ServerProtocol::Http10 => 0,
             ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
         },
         requests_max: backend.max_requests.map_or(u32::MAX, u32::from),

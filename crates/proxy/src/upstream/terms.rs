@@ -31,6 +31,8 @@ pub enum Checkout {
     Stream,
     /// Either of them, within the limit of the whole request.
     Timed,
+    /// A connection to a server of HTTP/1.0, for which the request is made ready; within such a limit, if it has one.
+    Http10,
 }
 
 impl RequestTerms {
@@ -44,7 +46,11 @@ impl RequestTerms {
             body: millis(timeouts.body),
             retries: backend.retries,
             is_timed: false,
-            checkout: if has_streams { Checkout::Stream } else { Checkout::Connection },
+            checkout: match (backend.protocol, has_streams) {
+                (config::ServerProtocol::Http10, _) => Checkout::Http10,
+                (_, true) => Checkout::Stream,
+                (_, false) => Checkout::Connection,
+            },
             sets_cookie,
             side: None,
         }
