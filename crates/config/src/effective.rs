@@ -203,6 +203,9 @@ pub fn route(config: &Config, route: &Route) -> Value {
             PathPattern::Regex(pattern) => json!({ "regex": pattern }),
         },
     });
+    if let Some(name) = &route.name {
+        value["name"] = json!(name);
+    }
     if !route.conditions.is_empty() {
         value["match"] = shown(&route.conditions);
     }
@@ -217,8 +220,7 @@ pub fn route(config: &Config, route: &Route) -> Value {
     }
     match &route.host {
         HostPattern::Any => {}
-        HostPattern::Exact(host) => value["host"] = json!(host),
-        HostPattern::Suffix(suffix) => value["host"] = json!(format!("*{suffix}")),
+        host => value["host"] = json!(host.to_string()),
     }
     match &route.action {
         Action::Backend(id) => value["backend"] = json!(config.backends[id.0].name),
@@ -416,6 +418,7 @@ mod tests {
         health = {}
         send_proxy_protocol = "v2"
         [[route]]
+        name = "orders"
         listener = "web"
         host = "*.shop.example"
         path = { exact = "/x" }

@@ -23,6 +23,7 @@ mod tls;
 mod tracing;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -125,6 +126,10 @@ pub struct Include {
 /// A rule that selects requests and says what is done with them. The most specific route wins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
+    /// Name of the route in metrics, logs and lists; no two have the same. Default none.
+    pub name: Option<String>,
+    /// Label in metrics: the name, or one made of the route's host and path.
+    pub label: String,
     /// Listener of the requests. Absent: every http listener.
     pub listener: Option<ListenerId>,
     /// Hosts that the route matches. Default any.
@@ -152,6 +157,17 @@ pub enum HostPattern {
     Exact(String),
     /// Wildcard `*.example`: holds the text after `*`, with its dot; stands for one or more labels.
     Suffix(String),
+}
+
+/// As configurations write it; `*` for every host.
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Any => f.write_str("*"),
+            HostPattern::Exact(host) => f.write_str(host),
+            HostPattern::Suffix(suffix) => write!(f, "*{suffix}"),
+        }
+    }
 }
 
 /// Pattern for the path of a request, in canonical form.

@@ -87,6 +87,20 @@ fn limits_of_routes_are_checked() {
 }
 
 #[test]
+fn routes_have_a_label_of_their_own_each() {
+    let two = "[[route]]\nname='a'\npath='/x'\nbackend='app'\n[[route]]\nname='a'\npath='/y'\nbackend='app'";
+    expect_below_good(&[(two, 5, 1, "a route named \"a\" is there already, in line")]);
+    let text = "[listener.web]\nbind='[::]:1'\n[[route]]\nhost='*.a.test'\npath='/x'\nrespond={}\n\
+                [[route]]\nhost='*.a.test'\npath={exact='/x'}\nrespond={}\n[[route]]\nname='rest'\nrespond={}\n\
+                [[route]]\npath={regex='x#2'}\nrespond={}\n[[route]]\npath={regex='x'}\nrespond={}\n\
+                [[route]]\npath={regex='x'}\nmatch={method='GET'}\nrespond={}\n";
+    let source = Source { name: "f".into(), base: PathBuf::from("/"), text: text.into() };
+    let (config, _) = parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let labels: Vec<&str> = config.routes.iter().map(|route| route.label.as_str()).collect();
+    assert_eq!(labels, ["*.a.test/x", "*.a.test/x#2", "rest", "*~x#2", "*~x", "*~x#3"]);
+}
+
+#[test]
 #[rustfmt::skip] // one line per case
 fn what_a_route_asks_clients_to_prove_is_checked() {
     let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");

@@ -65,6 +65,8 @@ fn changes_that_cannot_be_made_are_refused_with_a_cure() {
         ("response={location=[{from='{request.path}',to='/'}]}", "6:27", "`from` is compared as it is"),
         ("response={location={from='/',to='/x'}}", "6:20", "expected an array"),
         ("security_headers='lax'", "6:18", "`security_headers` cannot be \"lax\"; use \"strict\""),
+        ("name='a b'", "6:6", "\"a b\" cannot be the name of a route"),
+        ("name=''", "6:6", "\"\" cannot be the name of a route"),
         ("response={sett={X-A='1'}}", "6:11", "unknown key `sett` in `response`; did you mean `set`?"),
     ] {
         let found = all(&format!("{route}\nbackend='app'"));

@@ -25,6 +25,7 @@
 //! assert!(store.prometheus().contains("propylon_requests_total{listener=\"web\"} 1\n"));
 //! ```
 
+mod account;
 pub mod conditions;
 mod growing;
 mod json;
@@ -32,6 +33,7 @@ mod prometheus;
 mod registry;
 mod store;
 
+pub use account::{ACCOUNT_BOUNDS, ACCOUNT_CLASSES, Account, AccountFamilies, Entry, bucket};
 pub use growing::Growing;
 pub use prometheus::{counter_text, gauge_text};
 pub use registry::{Counter, Gauge, Group, Histogram, Registry};

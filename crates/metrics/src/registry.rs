@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 
+use crate::store::SLOTS_PER_LINE;
+
 /// A number that only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counter {
@@ -188,6 +190,24 @@ impl Registry {
             None => &mut self.slots,
         };
         std::mem::replace(next, *next + count)
+    }
+
+    /// Has the next slot be the first of a line, and returns it.
+    pub(crate) fn begin_line(&mut self) -> u32 {
+        self.end_line();
+        self.slots(0)
+    }
+
+    /// Leaves the rest of the line that the last slot is on to nobody.
+    pub(crate) fn end_line(&mut self) {
+        let line = SLOTS_PER_LINE as u32;
+        let next = self.slots(0);
+        self.slots(next.next_multiple_of(line) - next);
+    }
+
+    /// A counter that is written and never shown.
+    pub(crate) fn hidden_counter(&mut self) -> Counter {
+        Counter { slot: self.slots(1) }
     }
 
     fn register(&mut self, name: &str, help: &str, kind: Kind, labels: &[(&str, &str)], place: u32) {

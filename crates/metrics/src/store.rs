@@ -48,7 +48,7 @@ pub struct Distribution {
     pub sum: u64,
 }
 
-const SLOTS_PER_LINE: usize = 16;
+pub(crate) const SLOTS_PER_LINE: usize = 16;
 
 /// Two cache lines, because the prefetcher fetches them in pairs: a core's writes never slow down its neighbour's.
 #[repr(align(128))]
@@ -119,6 +119,12 @@ impl Column {
 
     fn slot(&self, slot: u32) -> &AtomicU64 {
         slot_of(&self.lines, slot)
+    }
+
+    /// Two lines of the column, one after the other.
+    #[inline]
+    pub(crate) fn two_lines(&self, first: usize) -> [&[AtomicU64; SLOTS_PER_LINE]; 2] {
+        [&self.lines[first].0, &self.lines[first + 1].0]
     }
 }
 

@@ -14,9 +14,11 @@ mod limits;
 mod listener;
 mod overload;
 mod reasons;
+mod routes;
 mod series;
 mod server_health;
 mod signers;
+mod statuses;
 mod traces;
 mod upgrades;
 mod waits;
@@ -44,6 +46,7 @@ use listener::{listener_metrics, proxy_refused, relay_metrics};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
+pub use routes::RouteMetrics;
 use series::{Registrar, SeriesTable};
 use server_health::probe_metrics;
 pub use server_health::{ProbeMetrics, ServerHealthMetrics};
@@ -68,6 +71,8 @@ pub struct Telemetry {
     probes: SeriesTable<ProbeMetrics>,
     /// Metrics by a limit's label.
     limits: SeriesTable<LimitMetrics>,
+    /// Metrics of routes by [`RouteSeries::key`](routes::RouteSeries::key).
+    routes: SeriesTable<RouteMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
@@ -306,6 +311,7 @@ impl Telemetry {
             servers: SeriesTable::default(),
             probes: SeriesTable::default(),
             limits: SeriesTable::default(),
+            routes: SeriesTable::default(),
             process,
             parking,
             relay,

@@ -19,7 +19,9 @@ use std::rc::Rc;
 use propylon_config::{Action, BackendId, PathRules, Redirect, RedirectPath, Respond};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version};
+use propylon_metrics::{Entry, bucket};
 use propylon_observe::access_log::{Durations, Record, TlsFields};
+use propylon_observe::telemetry::DURATION_BOUNDS;
 
 use crate::alpn::alpn_name;
 use crate::answer::Answer;
@@ -309,12 +311,15 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     let metrics = client.metrics();
     let note = &request.note;
     let total = request.started.elapsed().as_micros() as u64;
-    core.metrics.observe(metrics.duration, total);
-    core.metrics.add(metrics.bytes_received, note.bytes_received);
-    core.metrics.add(metrics.bytes_sent, note.bytes_sent);
-    if let Some(counter) = metrics.responses.get((note.status / 100).wrapping_sub(1) as usize) {
-        core.metrics.increment(*counter);
-    }
+    let entry = Entry {
+        class: (note.status / 100).wrapping_sub(1).into(),
+        bucket: bucket(DURATION_BOUNDS, total),
+        duration: total,
+        received: note.bytes_received,
+        sent: note.bytes_sent,
+    };
+    core.metrics.book(&metrics.account, &entry);
+    core.metrics.book(&snapshot.route_metrics(note.route).account, &entry);
     let handshake = client.take_handshake_us().map(u64::from);
     record::finish(client, request, snapshot, handshake);
     if !core.log.borrow().is_on() {

@@ -56,7 +56,7 @@ async fn begin(connection: &mut Connection) -> Option<Box<Relay>> {
     let mut note = Note::begin();
     match find_server(connection, &snapshot, &mut note).await {
         Ok((server, sent, turn)) => {
-            core.metrics.add(connection.metrics().bytes_received, sent);
+            core.metrics.add(connection.metrics().account.received, sent);
             let duplex = Duplex::of_relay(connection, server, sent);
             Some(Box::new(Relay { duplex, snapshot, note, turn, in_progress }))
         }
@@ -118,8 +118,8 @@ impl Relay {
         let limit = self.snapshot.listener(&connection.listener).timeouts.tunnel_idle;
         self.duplex.run(connection, IdleLimit::new(limit, Fault::Idle), |connection, moved| {
             let (core, metrics) = (&connection.core, connection.metrics());
-            core.metrics.add(metrics.bytes_received, moved.0);
-            core.metrics.add(metrics.bytes_sent, moved.1);
+            core.metrics.add(metrics.account.received, moved.0);
+            core.metrics.add(metrics.account.sent, moved.1);
         })
     }
 

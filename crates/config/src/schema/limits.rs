@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::balance;
 use super::client_auth::trusts;
 use super::conditions::networks;
+use super::{balance, route, values};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
-use crate::model::{Amount, HostPattern, Limit, LimitKey, PathPattern, Per, Rate, Route};
+use crate::model::{Amount, Limit, LimitKey, Per, Rate};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::units;
@@ -16,9 +16,6 @@ use crate::wording::shown;
 
 const LIMITS_MAX: usize = 16;
 const PARTS_MAX: usize = 8;
-const NAME_BYTES_MAX: usize = 64;
-/// Characters of a route's host and path in a label.
-const PLACE_CHARS_MAX: usize = 96;
 const AMOUNTS: [&str; 3] = ["rate", "bytes", "requests"];
 const WORDS: [(&str, LimitKey); 5] = [
     ("source", LimitKey::Source),
@@ -69,7 +66,7 @@ fn limit(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Limit> {
     let mut section = Section::of(report, node, "`limit`", node.span)?;
     section.any_of(&[&["rate"], &["bytes"], &["requests"], &["deny"], &["deny_files"]]);
     let errors = report.errors();
-    let name = name(&mut section);
+    let name = values::label(&mut section, "name", "a limit");
     let amount = amount(&mut section);
     let key = key(&mut section);
     let ipv4_prefix = section.integer_or("ipv4_prefix", 1..=32, 32);
@@ -118,18 +115,6 @@ fn without_effect(section: &mut Section<'_, '_>, has_amount: bool, key: &[LimitK
             section.report.error(entry.key_span, format!("`{key}` has no effect unless {unless}"), "remove it");
         }
     }
-}
-
-fn name(section: &mut Section<'_, '_>) -> Option<String> {
-    let Found { value, span } = section.string("name")?;
-    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if value.is_empty() || value.len() > NAME_BYTES_MAX || !value.bytes().all(is_fit) {
-        let what = format!("\"{}\" cannot be the name of a limit", shown(value));
-        let fix = format!("use up to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`");
-        section.report.error(span, what, fix);
-        return None;
-    }
-    Some(value.to_string())
 }
 
 fn amount(section: &mut Section<'_, '_>) -> Option<Amount> {
@@ -275,7 +260,7 @@ pub(crate) fn label(report: &Report<'_>, drafts: &mut [RouteDraft]) {
     let mut named: HashMap<String, Limit> = HashMap::new();
     let mut numbers: HashMap<String, usize> = HashMap::new();
     for draft in drafts {
-        let place = place(&draft.route);
+        let place = route::place(&draft.route);
         for limit in &mut draft.route.steps.limit {
             let Some(name) = limit.name.clone() else {
                 let number = numbers.entry(place.clone()).or_default();
@@ -292,16 +277,4 @@ pub(crate) fn label(report: &Report<'_>, drafts: &mut [RouteDraft]) {
             }
         }
     }
-}
-
-/// Host and path of a route.
-fn place(route: &Route) -> String {
-    let host = match &route.host {
-        HostPattern::Any => "*".to_string(),
-        HostPattern::Exact(host) => host.clone(),
-        HostPattern::Suffix(suffix) => format!("*{suffix}"),
-    };
-    let (PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path)) = &route.path;
-    let separator = if path.starts_with('/') { "" } else { "~" };
-    format!("{host}{separator}{path}").chars().take(PLACE_CHARS_MAX).collect()
 }

@@ -1,13 +1,14 @@
 //! `[[route]]`
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::{answers, change, conditions, forwarding, steps, values};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
 use crate::model::{
-    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, RedirectPath, Respond, Route, Split,
-    Steps,
+    Action, At, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, RedirectPath, Respond, Route,
+    Split, Steps,
 };
 use crate::report::Report;
 use crate::text::Span;
@@ -15,6 +16,8 @@ use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, number_of};
 use crate::{address, path};
 
+/// Characters of a route's host and path in a label.
+const PLACE_CHARS_MAX: usize = 96;
 const REDIRECT_STATUS: u16 = 308;
 const REDIRECT_STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -28,7 +31,11 @@ pub(crate) fn routes(context: &Context<'_, '_>, top: &mut Section<'_, '_>) -> Ve
         return Vec::new();
     };
     match &entry.node.value {
-        Value::Array(items) => items.iter().map(|item| route(context, item)).collect(),
+        Value::Array(items) => {
+            let mut drafts: Vec<RouteDraft> = items.iter().map(|item| route(context, item)).collect();
+            label(report, &mut drafts);
+            drafts
+        }
         Value::Table(_) => {
             report.error(entry.key_span, "there can be several routes", "write [[route]] in double brackets");
             vec![route(context, &entry.node)]
@@ -47,6 +54,7 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
         return draft;
     };
     section.title = "this route".to_string();
+    draft.route.name = values::label(&mut section, "name", "a route");
     let errors = report.errors();
     let listener = section.string("listener");
     draft.route.listener = listener.and_then(|found| context.listeners.resolve(report, found)).map(ListenerId);
@@ -74,9 +82,44 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     draft
 }
 
+/// Gives each route its label: its name, or its host and path, with a number where others of the same come before it.
+fn label(report: &Report<'_>, drafts: &mut [RouteDraft]) {
+    let mut named: HashMap<String, At> = HashMap::new();
+    let (mut numbers, mut taken): (HashMap<String, usize>, HashSet<String>) = Default::default();
+    for RouteDraft { route, .. } in drafts {
+        if let Some(name) = &route.name {
+            route.label.clone_from(name);
+            if let Some(first) = named.insert(name.clone(), route.at) {
+                let what = format!("a route named \"{name}\" is there already, in {}", report.line_at(first));
+                report.error_at(route.at, what, "give each route a `name` of its own");
+            }
+            continue;
+        }
+        let place = place(route);
+        let number = numbers.entry(place.clone()).or_default();
+        loop {
+            *number += 1;
+            // A `/` or a `~` is in no name.
+            route.label = if *number == 1 { place.clone() } else { format!("{place}#{number}") };
+            if taken.insert(route.label.clone()) {
+                break;
+            }
+        }
+    }
+}
+
+/// Host and path of a route, as labels have them.
+pub(super) fn place(route: &Route) -> String {
+    let (PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path)) = &route.path;
+    let separator = if path.starts_with('/') { "" } else { "~" };
+    format!("{}{separator}{path}", route.host).chars().take(PLACE_CHARS_MAX).collect()
+}
+
 /// For every request, to no backend: what is not replaced is a default, or there is an error.
 fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
     let route = Route {
+        name: None,
+        label: String::new(),
         listener: None,
         host: HostPattern::Any,
         path: PathPattern::Prefix("/".to_string()),

@@ -34,6 +34,22 @@ pub(super) fn required_file(
     file(section.report, key, found, base)
 }
 
+/// Characters of the name of something that metrics and lists show.
+const LABEL_BYTES_MAX: usize = 64;
+
+/// A name under which metrics and lists show `what`: none that one made of a host and a path could be.
+pub(super) fn label(section: &mut Section<'_, '_>, key: &'static str, what: &str) -> Option<String> {
+    let Found { value, span } = section.string(key)?;
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if value.is_empty() || value.len() > LABEL_BYTES_MAX || !value.bytes().all(is_fit) {
+        let what = format!("\"{}\" cannot be the name of {what}", shown(value));
+        let fix = format!("use up to {LABEL_BYTES_MAX} letters, digits, `-`, `_` and `.`");
+        section.report.error(span, what, fix);
+        return None;
+    }
+    Some(value.to_string())
+}
+
 pub(super) const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }

@@ -383,10 +383,10 @@ impl View {
             http2_open: level(metrics.http2.open),
             http2_streams: level(metrics.http2.streams),
             accepted: count(metrics.accepted),
-            received: count(metrics.bytes_received),
-            sent: count(metrics.bytes_sent),
-            responses: metrics.responses.map(count),
-            requests: self.store.counts(metrics.duration),
+            received: count(metrics.account.received),
+            sent: count(metrics.account.sent),
+            responses: metrics.responses().map(count),
+            requests: self.store.counts(metrics.account.duration),
             handshakes: metrics
                 .handshakes
                 .each()

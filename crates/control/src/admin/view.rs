@@ -175,7 +175,7 @@ impl View {
             "connections": self.store.level(metrics.open),
             "connections_total": self.store.count(metrics.accepted),
             "requests_in_progress": self.store.level(metrics.in_progress),
-            "responses_total": metrics.responses.iter().map(|class| self.store.count(*class)).sum::<u64>(),
+            "responses_total": metrics.responses().map(|class| self.store.count(class)).iter().sum::<u64>(),
         }))
     }
 

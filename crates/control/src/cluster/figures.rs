@@ -56,14 +56,14 @@ impl Sampler {
         let mut durations = Buckets::new();
         for listener in self.telemetry.all_listeners() {
             let count = |counter| self.store.count(counter);
-            let responses = listener.responses.map(count);
+            let responses = listener.responses().map(count);
             load.requests += responses.iter().sum::<u64>();
             load.faults += responses[4];
             load.handshakes += listener.handshakes.each().map(|(_, _, counter)| count(counter)).sum::<u64>();
             let failures = listener.handshake_failures.each().map(|(_, counter)| count(counter)).sum::<u64>();
             load.handshake_failures += failures;
             load.handshakes += failures;
-            let distribution = self.store.distribution(listener.duration);
+            let distribution = self.store.distribution(listener.account.duration);
             load.request_microseconds += distribution.sum;
             add(&mut durations, &distribution.buckets);
         }

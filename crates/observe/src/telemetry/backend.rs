@@ -6,6 +6,7 @@ use propylon_metrics::{Counter, Gauge, Histogram, Registry};
 use super::by_reason::{ByFault, ByReason};
 use super::reasons::{MIRROR_OUTCOMES, STICKY_OUTCOMES, UNUSUAL_PICKS};
 use super::server_health::{ServerHealthMetrics, server_health_metrics};
+use super::statuses::ByStatus;
 use super::waits::DURATION_BOUNDS;
 
 pub struct BackendMetrics {
@@ -29,6 +30,8 @@ pub struct BackendMetrics {
     /// Copies of requests, by what became of them.
     pub mirrored: ByReason,
     pub faults: ByFault,
+    /// Responses of its servers by status, whether or not they came to their end.
+    pub responses: ByStatus,
     pub connect_duration: Histogram,
     pub first_byte_duration: Histogram,
 }
@@ -115,6 +118,11 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             ("propylon_server_faults_total", "Attempts that failed on the server's side."),
             label,
             |fault| matches!(fault.family(), Family::Server | Family::ServerTls),
+        ),
+        responses: ByStatus::new(
+            r,
+            ("propylon_backend_responses_total", "Responses of servers to requests, by class and status."),
+            label,
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",

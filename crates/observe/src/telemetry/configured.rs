@@ -5,6 +5,7 @@ use std::sync::Arc;
 use propylon_config::{Backend, Config, Limit, Listener, Signer, SignerServer};
 use propylon_metrics::Store;
 
+use super::routes::{RouteMetrics, RouteSeries, route_metrics};
 use super::series::{Registrar, within};
 use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
@@ -20,6 +21,8 @@ pub struct ConfiguredMetrics {
     pub signers: Vec<SignerMetrics>,
     /// Metrics of the limits of all routes.
     pub limits: Vec<Arc<LimitMetrics>>,
+    /// Metrics of routes, those of requests without a route last.
+    pub routes: Vec<Arc<RouteMetrics>>,
 }
 
 /// Metrics of a listener, held by whoever counts in them.
@@ -58,6 +61,11 @@ impl Telemetry {
         self.limits.reload();
         for limit in config.limits() {
             self.limits.show(registrar, &limit.label, |r| limit_metrics(r, &limit.label));
+        }
+        self.routes.reload();
+        for labels in &RouteSeries::of(config).all {
+            let (route, host) = labels;
+            self.routes.show(registrar, &RouteSeries::key(labels), |r| route_metrics(r, (route, host)));
         }
     }
 
@@ -127,7 +135,21 @@ impl Telemetry {
             backends: all(&config.backends, |backend| self.backend(backend).map(Arc::new)),
             signers: all(&config.signers, |signer| self.signer(signer)),
             limits: all(&config.limits().collect::<Vec<&Limit>>(), |limit| self.limits.get(&limit.label)),
+            routes: self.routes(config).expect("what is published is registered"),
         }
+    }
+
+    /// The metrics of routes by index, and last those of requests without a route; `None` if they are not shown.
+    pub fn routes(&self, config: &Config) -> Option<Vec<Arc<RouteMetrics>>> {
+        let series = RouteSeries::of(config);
+        let metrics = series.all.iter().map(|labels| self.routes.get(&RouteSeries::key(labels)));
+        let metrics: Vec<_> = metrics.collect::<Option<_>>()?;
+        Some(series.places.iter().map(|place| Arc::clone(&metrics[*place])).collect())
+    }
+
+    /// The metrics of a limit; `None` if they are not shown.
+    pub fn limit(&self, limit: &Limit) -> Option<Arc<LimitMetrics>> {
+        self.limits.get(&limit.label)
     }
 
     /// The metrics of a listener; `None` if they are not shown.
@@ -175,6 +197,7 @@ impl Telemetry {
         self.signers.sweep(&mut groups);
         self.key_servers.sweep(&mut groups);
         self.limits.sweep(&mut groups);
+        self.routes.sweep(&mut groups);
         store.withdraw(&groups);
     }
 }

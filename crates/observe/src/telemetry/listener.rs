@@ -2,7 +2,7 @@
 
 use propylon_http::fault::Family;
 use propylon_http::proxy_protocol::Malformed;
-use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
+use propylon_metrics::{Account, AccountFamilies, Column, Counter, Gauge, Histogram, Registry};
 use propylon_tls::{Resumption, SessionIdUse, TicketRefusal};
 
 use super::by_reason::{ByFault, ByReason, HandshakeFailures};
@@ -19,11 +19,8 @@ pub struct ListenerMetrics {
     /// Sockets at which workers do not accept since they may have no more connections; by `LimitedBy`.
     pub paused: [Gauge; 2],
     pub in_progress: Gauge,
-    pub bytes_received: Counter,
-    pub bytes_sent: Counter,
-    /// Responses by class of status: index 0 is 1xx.
-    pub responses: [Counter; 5],
-    pub duration: Histogram,
+    /// Requests; those without a response are in no class that is shown.
+    pub account: Account,
     pub rejected: ByFault,
     pub unidentified: ByFault,
     pub faults: ByFault,
@@ -36,14 +33,25 @@ pub struct ListenerMetrics {
     pub http2: Http2Metrics,
 }
 
+impl ListenerMetrics {
+    /// Responses by class of status: index 0 is 1xx.
+    pub fn responses(&self) -> [Counter; 5] {
+        let [one, two, three, four, five, _] = self.account.classes;
+        [one, two, three, four, five]
+    }
+}
+
 pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
     let label = ("listener", name);
     let by = &[label];
-    let class = |r: &mut Registry, class: &str| {
-        let labels = [label, ("class", class)];
-        r.counter("propylon_responses_total", "Responses sent to clients, by class of status.", &labels)
+    let families = AccountFamilies {
+        classes: ("propylon_responses_total", "Responses sent to clients, by class of status."),
+        received: ("propylon_received_bytes_total", "Request bytes (heads and bodies), decrypted."),
+        sent: ("propylon_sent_bytes_total", "Response bytes (heads and bodies), before encryption."),
+        duration: ("propylon_request_duration_seconds", "From a request's first byte to its response's last."),
     };
     ListenerMetrics {
+        account: r.account(&families, by, &["1xx", "2xx", "3xx", "4xx", "5xx"], DURATION_BOUNDS),
         accepted: r.counter("propylon_connections_total", "Client connections accepted.", by),
         open: r.gauge("propylon_connections", "Client connections open.", by),
         paused: LimitedBy::ALL.map(|by| {
@@ -54,16 +62,6 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
             )
         }),
         in_progress: r.gauge("propylon_requests_in_progress", "Requests between their head and their end.", by),
-        bytes_received: r.counter("propylon_received_bytes_total", "Request bytes (heads and bodies), decrypted.", by),
-        bytes_sent: r.counter("propylon_sent_bytes_total", "Response bytes (heads and bodies), before encryption.", by),
-        responses: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|c| class(r, c)),
-        duration: r.histogram(
-            "propylon_request_duration_seconds",
-            "From a request's first byte to its response's last.",
-            by,
-            DURATION_BOUNDS,
-            1e-6,
-        ),
         rejected: ByFault::new(
             r,
             ("propylon_requests_rejected_total", "Requests refused as malformed or over a limit."),

@@ -259,6 +259,9 @@ impl<'s> Forwarding<'s> {
         let server = request.note.server.unwrap_or(0);
         core.metrics.increment(metrics.faults.of(failed.fault));
         request.note.fault = Some(failed.fault);
+        if failed.fault == Fault::RetriedStatus {
+            core.metrics.increment(metrics.responses.of(request.response.status));
+        }
         // A connection that had served before and breaks before it answers: its server has closed it while it was idle,
         // or while our request was on its way. The repeat is on a new one, so there is one of these at most. Over
         // HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use propylon_config::{BackendId, Limit, Listener, Route};
 use propylon_http::h1::RequestHead;
-use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, SignerMetrics};
+use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, RouteMetrics, SignerMetrics};
 use propylon_steps::Steps;
 use propylon_steps::conditions::{self, Conditions};
 use propylon_steps::limits::Limiter;
@@ -36,6 +36,8 @@ pub struct CoreSnapshot {
     pub asks_hello: bool,
     /// Metrics of limits, in the order of `Config::limits`.
     pub limit_metrics: Vec<Arc<LimitMetrics>>,
+    /// Metrics of routes by index, and of requests without a route.
+    route_metrics: Vec<Arc<RouteMetrics>>,
     /// Backends on terms of a route, by its index; none where the route has no terms of its own.
     views: Vec<Vec<Rc<Backend>>>,
     upstreams: Rc<Upstreams>,
@@ -126,10 +128,16 @@ impl CoreSnapshot {
             backends,
             signer_metrics: publication.metrics.signers.clone(),
             limit_metrics: publication.metrics.limits.clone(),
+            route_metrics: publication.metrics.routes.clone(),
             upstreams,
             deferral,
             parking: Rc::clone(parking),
         })
+    }
+
+    /// Metrics of the route with this index, or of requests without a route.
+    pub fn route_metrics(&self, route: Option<usize>) -> &RouteMetrics {
+        &self.route_metrics[route.unwrap_or(self.steps.len())]
     }
 
     /// A backend on the terms of the route that leads to it.

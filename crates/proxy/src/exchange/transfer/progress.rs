@@ -146,7 +146,9 @@ impl Progress<'_> {
     #[inline(always)]
     pub fn note_head(&mut self, micros: u64, backend: &Backend) {
         self.request.note.first_byte_us = Some(micros);
-        self.core.metrics.observe(backend.metrics().first_byte_duration, micros);
+        let metrics = backend.metrics();
+        self.core.metrics.observe(metrics.first_byte_duration, micros);
+        self.core.metrics.increment(metrics.responses.of(self.request.response.status));
         // How long a client took to send its request is not the server's doing.
         let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
         if let Some(in_flight) = self.in_flight {
