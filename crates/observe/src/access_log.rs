@@ -70,6 +70,13 @@ pub struct Record<'a> {
     pub request_id: Option<&'a str>,
 }
 
+impl Record<'_> {
+    /// User whom the request is from, where its route asks for that.
+    fn user(&self) -> Option<&[u8]> {
+        self.head.and_then(|(fields, bytes)| fields.user(bytes))
+    }
+}
+
 /// Data of a relayed connection that has ended.
 pub struct RelayRecord<'a> {
     pub client: std::net::SocketAddr,
@@ -749,6 +756,12 @@ mod tests {
             "::1 - - [20/Nov/2026:22:20:00 +0000] \"GET /a\\x22b\\x5C\\x1B\\xFF HTTP/1.1\" 200 20 \
              \"http://b/\\x22\" \"curl/8 \\xFF\""
         );
+        let mut text = text.to_vec();
+        head.fields.note_user(&mut text, b"ann \"x\"");
+        let record = Record { head: Some((&head.fields, &text)), ..self::record() };
+        let user = line(LogFormat::Combined, &[], &record);
+        assert!(user.starts_with("::1 - ann\\x20\\x22x\\x22 [20/"), "{user}");
+        assert_eq!(line(LogFormat::Json, &[fact("user")], &record), "{\"user\":\"ann \\\"x\\\"\"}");
         assert_eq!(clf_text(1_795_213_200), "20/Nov/2026:22:20:00 +0000");
     }
 

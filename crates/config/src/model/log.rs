@@ -172,6 +172,8 @@ facts! {
     Fault "fault",
     /// ID of the request.
     RequestId "request_id",
+    /// User whom the request is from, by its route's `auth`.
+    User "user",
     /// ID of the trace.
     TraceId "trace_id",
     /// Version of TLS.

@@ -332,6 +332,8 @@ pub struct Fields {
     more: Vec<Field>,
 }
 
+/// Name under which a user is noted: no field that comes from anywhere has it.
+const USER: &str = ":user";
 /// More than browsers send, with room for a few proxies on the way.
 const INLINE: usize = 48;
 
@@ -414,6 +416,24 @@ impl Fields {
         let (name, value) = (Span::new(start, middle), Span::new(middle, buf.len()));
         // A kind of its own might be withheld as a client's claim.
         self.push(Field { plain: false, ..Field::of_line(name, value, Name::Other, false, false) });
+    }
+
+    /// Notes the user whom a request is from, for logs: it goes on to nobody. Bytes are put behind the head's.
+    pub fn note_user(&mut self, buf: &mut Vec<u8>, user: &[u8]) {
+        self.tell(buf, USER, user);
+        self.iter_mut().last().expect("it was just added").forward = false;
+    }
+
+    /// The user that was noted.
+    pub fn user<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        self.value(buf, USER)
+    }
+
+    /// Has fields be kept out of tables of compression (RFC 7541 §7.1.3).
+    pub fn keep_secret(&mut self, is_secret: impl Fn(&Field) -> bool) {
+        for field in self.iter_mut() {
+            field.secret |= is_secret(field);
+        }
     }
 
     /// Withholds lines that would go on.

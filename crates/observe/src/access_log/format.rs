@@ -126,14 +126,20 @@ fn write_text(is_json: bool, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `ADDRESS - - [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache httpd's `combined` and
+/// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache httpd's `combined` and
 /// nginx's: what could end a quoted part or the line is written as `\xHH`.
 fn write_combined(subject: &Subject<'_>, time: &Time<'_>, out: &mut Vec<u8>) {
-    let (client, status, sent) = match subject {
-        Subject::Request(record) => (record.client, record.status, record.bytes_sent),
-        Subject::Relay(record) => (record.client, 0, record.bytes_sent),
+    let (client, status, sent, user) = match subject {
+        Subject::Request(record) => (record.client, record.status, record.bytes_sent, record.user()),
+        Subject::Relay(record) => (record.client, 0, record.bytes_sent, None),
     };
-    let _ = write!(out, "{} - - [{}] \"", client.ip(), time.clf);
+    let _ = write!(out, "{} - ", client.ip());
+    for (place, word) in user.unwrap_or(b"-").split(|byte| *byte == b' ').enumerate() {
+        // Readers take a blank for the end of the name.
+        out.extend_from_slice(if place > 0 { b"\\x20" } else { b"" });
+        escaped(word, out);
+    }
+    let _ = write!(out, " [{}] \"", time.clf);
     match subject {
         Subject::Request(record) => {
             escaped(record.method, out);
@@ -221,6 +227,7 @@ fn request_value<'a>(record: &'a Record<'_>, fact: LogFact) -> Value<'a> {
         LogFact::Reused => Value::Is(record.reused),
         LogFact::Fault => word(record.fault.map(|fault| fault.label())),
         LogFact::RequestId => word(record.request_id),
+        LogFact::User => record.user().map_or(Value::Nothing, Value::Text),
         LogFact::TraceId => match &record.trace {
             Some(trace) => Value::Owned(String::from_utf8_lossy(&trace.hex()).into_owned()),
             None => Value::Nothing,
