@@ -444,6 +444,14 @@ mod tests {
         auth = { api_key = { file = "keys", header = "X-Key" } }
         backend = "quick"
         [[route]]
+        path = "/forward"
+        auth = { forward = { backend = "app", path = "/verify?x=1", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }
+        backend = "quick"
+        [[route]]
+        path = "/any"
+        auth = { any = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User" }
+        backend = "quick"
+        [[route]]
         path = "/query"
         auth = { api_key = { file = "keys", query = "key" } }
         backend = "quick"

@@ -461,9 +461,14 @@ pub(crate) fn keep_trailers_away(config: &mut Config) {
 /// A field that lets its sender in is not logged.
 fn logged_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes {
-        let Some(Proof::ApiKey(key)) = draft.route.steps.auth.as_ref().map(|auth| &auth.proof) else { continue };
-        let is_logged = |field: &LogField| matches!((field, &key.header), (LogField::Header(name), Some(own)) if name.eq_ignore_ascii_case(own));
-        if config.log.fields.iter().any(is_logged) {
+        let proofs = draft.route.steps.auth.iter().flat_map(|auth| &auth.proofs);
+        let mut own =
+            proofs.filter_map(|proof| if let Proof::ApiKey(key) = proof { key.header.as_ref() } else { None });
+        let is_logged = |own: &String| {
+            let is_own = |field: &LogField| matches!(field, LogField::Header(name) if name.eq_ignore_ascii_case(own));
+            config.log.fields.iter().any(is_own)
+        };
+        if own.any(is_logged) {
             let what =
                 "the access log has the field that this route's keys come in, and whoever reads it could come in";
             report.error(draft.span, what, "take the field out of `log.fields`");
@@ -656,7 +661,8 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
         .iter()
         .flat_map(|draft| {
             let first = if let Action::Backend(id) = &draft.route.action { Some(*id) } else { None };
-            first.into_iter().chain(draft.route.steps.named_backends()).map(|id| id.0)
+            let steps = &draft.route.steps;
+            first.into_iter().chain(steps.named_backends()).chain(steps.asked_backend()).map(|id| id.0)
         })
         .collect();
     // Stands for a backend that is not known: any of them may be the one that was meant.

@@ -165,7 +165,7 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, split, moved, rest, fixed] = config.routes.as_slice() else {
+    let [api, old, quick, pattern, split, sso, moved, rest, fixed] = config.routes.as_slice() else {
         panic!("eight routes")
     };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
@@ -199,11 +199,16 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!(pattern.path, PathPattern::Regex("^/quick/([0-9]+)$".into()));
     limits_reach_the_model(&quick.steps.limit);
     let auth = pattern.steps.auth.as_ref().expect("it asks for a token");
-    let Proof::Jwt(jwt) = &auth.proof else { panic!("{auth:?}") };
+    let [Proof::Jwt(jwt)] = &auth.proofs[..] else { panic!("{auth:?}") };
     assert_eq!((jwt.issuer.as_str(), &jwt.audience[..]), ("https://id.test", &["shop".to_string()][..]));
     assert_eq!(jwt.keys_file, Path::new("/etc/propylon/jwks.json"));
     assert_eq!((jwt.leeway, jwt.algorithms.len()), (Duration::from_secs(30), 5));
     assert_eq!((auth.fields().collect::<Vec<_>>(), auth.hide_credentials), (vec!["X-User"], true));
+    let auth = sso.steps.auth.as_ref().expect("it asks for one of two");
+    let [Proof::ApiKey(_), Proof::Forward(forward)] = &auth.proofs[..] else { panic!("{auth:?}") };
+    assert_eq!((forward.name.as_str(), sso.steps.asked_backend()), ("app", Some(forward.backend)));
+    assert_eq!((forward.path.as_deref(), &forward.send, &forward.host), (Some("/verify"), &None, &None));
+    assert_eq!(auth.fields().collect::<Vec<_>>(), ["X-User", "Remote-Groups"]);
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
     every_key_of_a_split_reaches_the_model(&split.steps);

@@ -107,7 +107,21 @@ fn what_a_route_asks_clients_to_prove_is_checked() {
     let local = |text: &str| text.replace("0.0.0.0", "127.0.0.1");
     let jwt = |more: &str| route(&format!("{{jwt={{issuer='i',audience='a',keys_file='k'{more}}}}}"));
     for (snippet, column, part) in [
-        (route("{}"), 1, "`auth` asks for no proof; give it exactly one of `basic`, `api_key` and `jwt`"),
+        (route("{}"), 1, "`auth` asks for no proof; give it exactly one of `basic`, `api_key`, `jwt`, `forward` and `any`"),
+        (route("{any=[{basic={file='u'}}]}"), 11, "`any` has 1 proofs; list 2 to 8 proofs, of which one will do"),
+        (route("{any=[{basic={file='u'}},{}]}"), 31, "this proof asks for no proof; give it exactly one of `basic`, `api_key`, `jwt` and `forward`"),
+        (route("{any=[{forward={backend='app'}},{basic={file='u'}}]}"), 12, "`forward` has the last word, and proofs behind it would never be looked at; put it at the end"),
+        (route("{any=[{basic={file='u'}},{api_key={file='k',query='k'}}],hide_credentials=true}"), 80, "what is in the query is not taken out of it"),
+        (route("{forward={}}"), 7, "`forward` has no `backend`; add backend = \"NAME\" of a [backend.NAME]"),
+        (route("{forward={backend='appp'}}"), 25, "no backend named \"appp\"; did you mean \"app\"?"),
+        (route("{forward={backend='app',path='verify'}}"), 36, "`path`: \"verify\" is no path"),
+        (route("{forward={backend='app',host='a b'}}"), 36, "`host`: \"a b\" is no host"),
+        (route("{forward={backend='app',copy=['Cookie']}}"), 37, "the field \"Cookie\" has a meaning of its own"),
+        (route("{forward={backend='app',copy=['X-A','x-a']}}"), 43, "`copy` has \"x-a\" twice"),
+        (route("{forward={backend='app',send=['X_A']}}"), 37, "\"X_A\" cannot be the name of a field here"),
+        (route("{forward={backend='app'},user_to='X-User'}"), 1, "`forward` has no `user_from`: nobody is known"),
+        (route("{forward={backend='app',copy=['X-User'],user_from='X-U'},user_to='x-user'}"), 1, "the field \"x-user\" is of `user_to`, and of `copy`"),
+        (route("{forward={backend='app'},hide_credentials=true}"), 49, "`hide_credentials` would hide nothing"),
         (route("1"), 6, "`auth`: expected a table"),
         (route("{basic={file='u'},jwt={issuer='i',audience='a',keys_file='k'}}"), 24, "`auth` has both `basic` and `jwt`"),
         (route("{basic={}}"), 7, "`basic` has no `file`; add the file that `htpasswd -B -c FILE NAME` makes"),

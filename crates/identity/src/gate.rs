@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
-use propylon_config::{Auth, Proof};
+use propylon_config::Proof;
 use propylon_http::fault::Fault;
-use propylon_http::h1::{RequestHead, cookies};
+use propylon_http::h1::{RequestHead, ResponseHead, cookies};
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
 use crate::key_set::KeySet;
+use crate::question::{Forward, Question};
 use crate::tokens::{BadToken, Tokens};
 use crate::users::{PasswordCheck, Users};
 
@@ -21,14 +22,20 @@ const KEY_BYTES_MAX: usize = 1024;
 
 /// A route's demand for a proof, and the fields that servers are told of the outcome by.
 pub struct Gate {
-    /// `None`: anybody may come in, and is kept from sending what servers are told by other routes.
-    pub(crate) proof: Option<Asked>,
-    pub(crate) challenge: String,
+    /// Proofs, any of which will do, in the order in which they are looked for. Empty: anybody may come in, and is kept
+    /// from sending what servers are told by other routes.
+    pub(crate) proofs: Vec<Demand>,
     pub(crate) user_to: Option<String>,
-    /// Field that servers do without.
-    pub(crate) hidden: Option<String>,
+    /// Fields that servers do without.
+    pub(crate) hidden: Vec<String>,
     /// Fields that clients cannot send.
     pub(crate) withheld: Vec<String>,
+}
+
+/// A proof that is asked for, and the challenge that asks for it; empty where others' answers have their own.
+pub(crate) struct Demand {
+    pub(crate) asked: Asked,
+    pub(crate) challenge: String,
 }
 
 pub(crate) enum Asked {
@@ -36,30 +43,47 @@ pub(crate) enum Asked {
     KeyIn { field: String, keys: Arc<ApiKeys> },
     KeyInQuery { parameter: String, keys: Arc<ApiKeys> },
     Token { cookie: Option<String>, tokens: Box<Tokens>, keys: Arc<KeySet> },
+    Forward(Box<Forward>),
 }
 
 /// Outcome of a look at a request.
-pub enum Look {
+pub enum Look<'g> {
     /// The request goes on.
     In(Identity),
     /// The request is answered.
     Refused(Refusal),
-    /// The request goes on if the password is right.
-    Password(PasswordCheck, Identity),
+    /// The request goes on if the password is right; otherwise the next proof is looked for. A password that was right
+    /// is not checked again for this time.
+    Password(PasswordCheck, Identity, Duration),
+    /// Another service has the last word.
+    Ask(&'g Forward),
+}
+
+/// State of a look at a request, from proof to proof.
+#[derive(Default)]
+pub struct Looked {
+    /// The proof that is next.
+    next: usize,
+    /// Fault of the first proof that is there and no good.
+    fault: Option<Fault>,
+    /// Challenges with what is wrong in them, by proof.
+    said: Vec<(usize, String)>,
 }
 
 /// Name and more of whoever a request is from.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Identity {
+    /// Name of the user.
+    pub(crate) user: Option<Vec<u8>>,
     /// Fields that servers are told.
-    fields: Vec<(String, String)>,
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Why a request is refused: a fault, and the value of `WWW-Authenticate` (RFC 9110 §11.6.1).
+/// Why a request is refused: a fault, and the values of `WWW-Authenticate` (RFC 9110 §11.6.1).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub fault: Fault,
-    pub challenge: String,
+    pub challenges: Vec<String>,
 }
 
 /// Text after `Basic` or `Bearer`, or why there is none.
@@ -69,85 +93,132 @@ enum Credentials<'a> {
     Are(&'a [u8]),
 }
 
+/// Outcome of a look for one proof.
+enum One<'g> {
+    Decided(Look<'g>),
+    Missing,
+    /// It is there and no good, with a fault, and what its challenge says of it.
+    Bad(Fault, Option<String>),
+}
+
+impl Looked {
+    /// The password that was to be checked is wrong.
+    pub fn refuse_password(&mut self) {
+        self.refuse(Fault::CredentialsRefused, None);
+    }
+
+    fn refuse(&mut self, fault: Fault, said: Option<String>) {
+        self.fault.get_or_insert(fault);
+        self.said.extend(said.map(|said| (self.next - 1, said)));
+    }
+}
+
 impl Gate {
-    /// Looks at a request's head, with its bytes. `now` is in seconds since 1970.
-    pub fn look(&self, head: &RequestHead, text: &[u8], now: u64) -> Look {
-        let Some(asked) = &self.proof else { return Look::In(Identity::default()) };
-        match asked {
-            Asked::Basic { users, .. } => self.basic(users, credentials(head, text, b"basic")),
+    /// Looks at a request's head, with its bytes, for the proofs that have not been looked for. `now` is in seconds
+    /// since 1970.
+    pub fn look(&self, (head, text): (&RequestHead, &[u8]), now: u64, looked: &mut Looked) -> Look<'_> {
+        if self.proofs.is_empty() {
+            return Look::In(Identity::default());
+        }
+        for demand in self.proofs.iter().skip(looked.next) {
+            looked.next += 1;
+            match self.one(demand, (head, text), now) {
+                One::Decided(look) => return look,
+                One::Missing => {}
+                One::Bad(fault, said) => looked.refuse(fault, said),
+            }
+        }
+        Look::Refused(self.refusal(looked))
+    }
+
+    fn one<'g>(&'g self, demand: &'g Demand, (head, text): (&RequestHead, &[u8]), now: u64) -> One<'g> {
+        match &demand.asked {
+            Asked::Basic { users, remember } => self.basic(users, *remember, credentials(head, text, b"basic")),
             Asked::KeyIn { field, keys } => self.key(keys, only(field_values(head, text, field))),
             Asked::KeyInQuery { parameter, keys } => {
                 let values = values_of(head.query(text), parameter.as_bytes()).map(decoded_parameter);
                 let value = only(values);
                 self.key(keys, value.as_ref().map(Option::as_deref))
             }
-            Asked::Token { cookie: None, tokens, keys } => {
-                self.token((tokens, keys), credentials(head, text, b"bearer"), now)
-            }
-            Asked::Token { cookie: Some(name), tokens, keys } => {
-                let credentials = match only(cookies(&head.fields, text, name)) {
-                    Ok(Some(token)) => Credentials::Are(token),
-                    Ok(None) => Credentials::Missing,
-                    Err(()) => Credentials::Malformed,
+            Asked::Token { cookie, tokens, keys } => {
+                let credentials = match cookie {
+                    None => credentials(head, text, b"bearer"),
+                    Some(name) => match only(cookies(&head.fields, text, name)) {
+                        Ok(Some(token)) => Credentials::Are(token),
+                        Ok(None) => Credentials::Missing,
+                        Err(()) => Credentials::Malformed,
+                    },
                 };
-                self.token((tokens, keys), credentials, now)
+                self.token((tokens, keys, &demand.challenge), credentials, now)
             }
+            Asked::Forward(forward) => One::Decided(Look::Ask(forward)),
         }
     }
 
-    /// Refuses a password that is wrong.
-    pub fn refuse_password(&self) -> Refusal {
-        self.refusal(Fault::CredentialsRefused)
+    /// The question that another service is asked about a request; `None` where the request cannot be put into one.
+    pub fn question(&self, forward: &Forward, head: &RequestHead, text: &[u8]) -> Option<Question> {
+        forward.question((head, text), &self.withheld)
     }
 
-    /// Time for which a password that was right is not checked again.
-    pub fn remember(&self) -> Duration {
-        match &self.proof {
-            Some(Asked::Basic { remember, .. }) => *remember,
-            _ => Duration::ZERO,
-        }
+    /// Whoever another service has let in, by the head of its answer.
+    ///
+    /// # Errors
+    /// An answer that names several users.
+    pub fn answered(&self, forward: &Forward, answer: &ResponseHead, text: &[u8]) -> Result<Identity, ()> {
+        let Identity { user, mut fields } = forward.identity(answer, text)?;
+        self.tell_user(user.as_deref(), &mut fields);
+        Ok(Identity { user, fields })
     }
 
     /// Lets a request in: servers are told who it is from, and nothing of the like that its client has sent.
     pub fn admit(&self, identity: &Identity, head: &mut RequestHead, text: &mut Vec<u8>) {
         head.fields.withhold(text, self.withheld.iter().chain(&self.hidden).map(String::as_str));
         for (name, value) in &identity.fields {
-            head.fields.tell(text, name, value.as_bytes());
+            head.fields.tell(text, name, value);
+        }
+        if let Some(user) = &identity.user {
+            head.fields.note_user(text, user);
         }
     }
 
-    fn basic(&self, users: &Users, credentials: Credentials<'_>) -> Look {
+    fn basic(&self, users: &Users, remember: Duration, credentials: Credentials<'_>) -> One<'_> {
         let token = match credentials {
-            Credentials::Missing => return self.missing(),
-            Credentials::Malformed => return self.refused(),
+            Credentials::Missing => return One::Missing,
+            Credentials::Malformed => return One::REFUSED,
             Credentials::Are(token) => token,
         };
         let mut decoded = Zeroizing::new([0; BASIC_BYTES_MAX]);
-        let Ok(pair) = Base64::decode(token, &mut *decoded) else { return self.refused() };
+        let Ok(pair) = Base64::decode(token, &mut *decoded) else { return One::REFUSED };
         // RFC 7617 §2: no control characters, and the first colon ends the name.
         let is_whole = !pair.iter().any(u8::is_ascii_control);
         let Some(colon) = pair.iter().position(|byte| *byte == b':').filter(|_| is_whole) else {
-            return self.refused();
+            return One::REFUSED;
         };
         let (name, password) = (&pair[..colon], &pair[colon + 1..]);
         let check = users.check(name, Zeroizing::new(password.to_vec()));
-        Look::Password(check, self.identity(std::str::from_utf8(name).ok(), Vec::new()))
+        let identity = self.identity(std::str::from_utf8(name).ok(), Vec::new());
+        One::Decided(Look::Password(check, identity, remember))
     }
 
-    fn key(&self, keys: &ApiKeys, key: Result<Option<&[u8]>, impl Sized>) -> Look {
+    fn key(&self, keys: &ApiKeys, key: Result<Option<&[u8]>, impl Sized>) -> One<'_> {
         match key {
             Ok(Some(key)) => match keys.name(key).filter(|_| key.len() <= KEY_BYTES_MAX) {
-                Some(name) => Look::In(self.identity(Some(name), Vec::new())),
-                None => self.refused(),
+                Some(name) => One::Decided(Look::In(self.identity(Some(name), Vec::new()))),
+                None => One::REFUSED,
             },
-            Ok(None) => self.missing(),
-            Err(_) => self.refused(),
+            Ok(None) => One::Missing,
+            Err(_) => One::REFUSED,
         }
     }
 
-    fn token(&self, (tokens, keys): (&Tokens, &KeySet), credentials: Credentials<'_>, now: u64) -> Look {
+    fn token(
+        &self,
+        (tokens, keys, challenge): (&Tokens, &KeySet, &str),
+        credentials: Credentials<'_>,
+        now: u64,
+    ) -> One<'_> {
         let checked = match credentials {
-            Credentials::Missing => return self.missing(),
+            Credentials::Missing => return One::Missing,
             Credentials::Malformed => Err(BadToken::Malformed),
             Credentials::Are(token) => tokens.check(token, keys, now),
         };
@@ -157,46 +228,63 @@ impl Gate {
             false => Ok(said),
         });
         match checked {
-            Ok(said) => Look::In(self.identity(said.subject.as_deref(), said.fields)),
+            Ok(said) => {
+                let fields = said.fields.into_iter().map(|(field, value)| (field, value.into_bytes())).collect();
+                One::Decided(Look::In(self.identity(said.subject.as_deref(), fields)))
+            }
             Err(why) => {
                 // RFC 6750 §3.1.
                 let said = format!("error=\"invalid_token\", error_description=\"{}\"", why.description());
-                let challenge = format!("{}, {said}", self.challenge);
                 let fault = if why == BadToken::Expired { Fault::TokenExpired } else { Fault::CredentialsRefused };
-                Look::Refused(Refusal { fault, challenge })
+                One::Bad(fault, Some(format!("{challenge}, {said}")))
             }
         }
     }
 
-    fn identity(&self, user: Option<&str>, mut fields: Vec<(String, String)>) -> Identity {
+    fn identity(&self, user: Option<&str>, mut fields: Vec<(String, Vec<u8>)>) -> Identity {
+        let user = user.map(str::as_bytes);
+        self.tell_user(user, &mut fields);
+        Identity { user: user.map(<[u8]>::to_vec), fields }
+    }
+
+    fn tell_user(&self, user: Option<&[u8]>, fields: &mut Vec<(String, Vec<u8>)>) {
         if let (Some(field), Some(user)) = (&self.user_to, user) {
-            fields.push((field.clone(), user.to_string()));
+            fields.push((field.clone(), user.to_vec()));
         }
-        Identity { fields }
     }
 
-    fn missing(&self) -> Look {
-        Look::Refused(self.refusal(Fault::CredentialsMissing))
-    }
-
-    fn refused(&self) -> Look {
-        Look::Refused(self.refusal(Fault::CredentialsRefused))
-    }
-
-    fn refusal(&self, fault: Fault) -> Refusal {
-        Refusal { fault, challenge: self.challenge.clone() }
+    /// Refusal of a request that has no good proof: it is told of all that would do, each once.
+    fn refusal(&self, looked: &Looked) -> Refusal {
+        let mut challenges: Vec<String> = Vec::new();
+        for (place, demand) in self.proofs.iter().enumerate() {
+            let said = looked.said.iter().find(|(of, _)| *of == place).map_or(&demand.challenge, |(_, said)| said);
+            // Where two of one kind ask in the same words, what is wrong with the credentials is said.
+            let known = challenges.iter_mut().find(|known| said.starts_with(&**known) || known.starts_with(said));
+            match known {
+                _ if said.is_empty() => {}
+                Some(known) if said.len() > known.len() => known.clone_from(said),
+                Some(_) => {}
+                None => challenges.push(said.clone()),
+            }
+        }
+        Refusal { fault: looked.fault.unwrap_or(Fault::CredentialsMissing), challenges }
     }
 }
 
+impl One<'_> {
+    const REFUSED: Self = One::Bad(Fault::CredentialsRefused, None);
+}
+
 /// Challenge by which clients are asked for a proof (RFC 7617 §2, RFC 6750 §3).
-pub(crate) fn challenge(auth: &Auth) -> String {
-    match &auth.proof {
+pub(crate) fn challenge(proof: &Proof) -> String {
+    match proof {
         Proof::Basic(basic) => {
             let realm = basic.realm.replace('\\', "\\\\").replace('"', "\\\"");
             format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")
         }
         Proof::ApiKey(_) => "Key realm=\"restricted\"".into(),
         Proof::Jwt(_) => "Bearer realm=\"restricted\"".into(),
+        Proof::Forward(_) => String::new(),
     }
 }
 

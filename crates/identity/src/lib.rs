@@ -10,12 +10,14 @@ mod key_set;
 mod lines;
 mod load;
 pub mod pool;
+mod question;
 mod remembered;
 mod strict_json;
 mod tokens;
 mod users;
 
-pub use gate::{Gate, Identity, Look, Refusal};
+pub use gate::{Gate, Identity, Look, Looked, Refusal};
 pub use load::{Gates, Loaded, Problem};
+pub use question::{Forward, Question};
 pub use remembered::Remembered;
 pub use users::PasswordCheck;

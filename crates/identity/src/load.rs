@@ -14,9 +14,10 @@ use propylon_http::h1::RequestHead;
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
-use crate::gate::{Asked, Gate, challenge};
+use crate::gate::{Asked, Demand, Gate, challenge};
 use crate::key_set::KeySet;
 use crate::lines::BadLine;
+use crate::question::Forward;
 use crate::tokens::{self, Tokens};
 use crate::users::Users;
 
@@ -64,20 +65,14 @@ impl Loaded {
         for route in &config.routes {
             let withheld = told_names(route, &told);
             let gate = match &route.steps.auth {
-                Some(auth) => loaded.asked(auth, known, &mut problems).map(|asked| Gate {
-                    proof: Some(asked),
-                    challenge: challenge(auth),
-                    user_to: auth.user_to.clone(),
-                    hidden: auth.hide_credentials.then(|| hidden(auth)).flatten(),
-                    withheld,
-                }),
+                Some(auth) => loaded.gate(auth, known, withheld, &mut problems),
                 None if withheld.is_empty() => None,
-                None => Some(Gate { proof: None, challenge: String::new(), user_to: None, hidden: None, withheld }),
+                None => Some(Gate { proofs: Vec::new(), user_to: None, hidden: Vec::new(), withheld }),
             };
             loaded.gates.push(gate.map(Arc::new));
         }
         if let Some(known) = known {
-            let files = config.routes.iter().filter_map(|route| route.steps.auth.as_ref()).map(Auth::file);
+            let files = config.routes.iter().filter_map(|route| route.steps.auth.as_ref()).flat_map(Auth::files);
             for (file, hash) in files.filter_map(|file| known.contents.get_key_value(file)) {
                 loaded.contents.entry(file.clone()).or_insert(*hash);
             }
@@ -105,20 +100,44 @@ impl Loaded {
         later.contents.iter().filter(is_other).map(|(path, _)| path.as_path()).collect::<Vec<_>>().into_iter()
     }
 
-    fn asked(&mut self, auth: &Auth, known: Option<&Loaded>, problems: &mut Vec<Problem>) -> Option<Asked> {
-        let file = auth.file();
-        Some(match &auth.proof {
+    /// The gate of a route; `None` where a file of it cannot be used.
+    fn gate(
+        &mut self,
+        auth: &Auth,
+        known: Option<&Loaded>,
+        mut withheld: Vec<String>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Gate> {
+        let mut proofs = Vec::with_capacity(auth.proofs.len());
+        for proof in &auth.proofs {
+            let asked = self.asked((proof, auth.at), known, problems);
+            proofs.push(asked.map(|asked| Demand { asked, challenge: challenge(proof) }));
+        }
+        // No other route's: there it is the client's own.
+        withheld.extend(auth.fields().filter(|field| is_authorization(field)).map(str::to_string));
+        let hidden = auth.proofs.iter().filter(|_| auth.hide_credentials).filter_map(hidden).collect();
+        let proofs = proofs.into_iter().collect::<Option<Vec<_>>>()?;
+        Some(Gate { proofs, user_to: auth.user_to.clone(), hidden, withheld })
+    }
+
+    fn asked(
+        &mut self,
+        (proof, at): (&Proof, At),
+        known: Option<&Loaded>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Asked> {
+        Some(match proof {
             Proof::Basic(basic) => {
                 let before = known.map(|known| &known.users);
-                let users = once(&mut self.users, before, file.clone(), || {
-                    read(auth, (problems, &mut self.contents), Secrecy::Secret, Users::parse)
+                let users = once(&mut self.users, before, basic.file.clone(), || {
+                    read((&basic.file, at), (problems, &mut self.contents), Secrecy::Secret, Users::parse)
                 })?;
                 Asked::Basic { users, remember: basic.remember }
             }
             Proof::ApiKey(key) => {
                 let before = known.map(|known| &known.api_keys);
-                let keys = once(&mut self.api_keys, before, file.clone(), || {
-                    read(auth, (problems, &mut self.contents), Secrecy::Secret, ApiKeys::parse)
+                let keys = once(&mut self.api_keys, before, key.file.clone(), || {
+                    read((&key.file, at), (problems, &mut self.contents), Secrecy::Secret, ApiKeys::parse)
                 })?;
                 match (&key.query, &key.header) {
                     (Some(parameter), _) => {
@@ -132,13 +151,14 @@ impl Loaded {
             }
             Proof::Jwt(jwt) => {
                 let before = known.map(|known| &known.key_sets);
-                let keys = once(&mut self.key_sets, before, (file.clone(), jwt.algorithms.clone()), || {
-                    read(auth, (problems, &mut self.contents), Secrecy::Public, |text| {
+                let keys = once(&mut self.key_sets, before, (jwt.keys_file.clone(), jwt.algorithms.clone()), || {
+                    read((&jwt.keys_file, at), (problems, &mut self.contents), Secrecy::Public, |text| {
                         KeySet::parse(text, &tokens::algorithms(jwt))
                     })
                 })?;
                 Asked::Token { cookie: jwt.cookie.clone(), tokens: Box::new(Tokens::new(jwt)), keys }
             }
+            Proof::Forward(forward) => Asked::Forward(Box::new(Forward::new(forward))),
         })
     }
 }
@@ -148,10 +168,15 @@ fn told_by_backend(config: &Config) -> HashMap<BackendId, Vec<String>> {
     let mut told: HashMap<BackendId, Vec<String>> = HashMap::new();
     for route in &config.routes {
         for (backend, auth) in backends(route).filter_map(|backend| Some((backend, route.steps.auth.as_ref()?))) {
-            told.entry(backend).or_default().extend(auth.fields().map(str::to_string));
+            let fields = auth.fields().filter(|field| !is_authorization(field));
+            told.entry(backend).or_default().extend(fields.map(str::to_string));
         }
     }
     told
+}
+
+fn is_authorization(field: &str) -> bool {
+    field.eq_ignore_ascii_case("authorization")
 }
 
 /// Fields that a client could pass for another by: servers cannot tell which route a request has taken, so they are
@@ -170,10 +195,11 @@ fn backends(route: &Route) -> impl Iterator<Item = BackendId> {
 }
 
 /// The field that has the credentials.
-fn hidden(auth: &Auth) -> Option<String> {
-    match &auth.proof {
+fn hidden(proof: &Proof) -> Option<String> {
+    match proof {
         Proof::ApiKey(key) => key.header.clone(),
         Proof::Basic(_) | Proof::Jwt(_) => Some("authorization".into()),
+        Proof::Forward(_) => None,
     }
 }
 
@@ -197,15 +223,14 @@ enum Secrecy {
 }
 
 fn read<T>(
-    auth: &Auth,
+    (path, at): (&PathBuf, At),
     (problems, contents): (&mut Vec<Problem>, &mut BTreeMap<PathBuf, [u8; 32]>),
     secrecy: Secrecy,
     parse: impl FnOnce(&[u8]) -> Result<T, Vec<BadLine>>,
 ) -> Option<T> {
-    let path = auth.file();
     let problem = |is_warning: bool, what: String, fix: String, error: Option<io::ErrorKind>| Problem {
         is_warning,
-        at: auth.at,
+        at,
         path: path.clone(),
         what: format!("{}: {what}", path.display()),
         fix,

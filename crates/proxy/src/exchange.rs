@@ -8,6 +8,7 @@ mod heads;
 mod http10;
 mod identity;
 mod mirror;
+mod question;
 pub mod record;
 mod response;
 mod steps;

@@ -150,6 +150,12 @@ impl Request {
         id(&self.id_text, self.note.id_bytes)
     }
 
+    /// A request about another one, with its ID.
+    pub fn about(other: &Request, head: RequestHead, text: Vec<u8>) -> Request {
+        let note = Note { id_bytes: other.note.id_bytes, ..Note::default() };
+        Request { head, text, id_text: other.id_text, note, ..Request::default() }
+    }
+
     /// The request as far as its response's lines go by it, the response, and lines of ours.
     pub fn asked<'a>(&'a mut self, listener: &'a Listener) -> (Asked<'a>, &'a mut ResponseHead, &'a mut Vec<u8>) {
         let Request { head, text, steps, response, lines, id_text, note, .. } = self;

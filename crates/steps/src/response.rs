@@ -40,9 +40,9 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Keeps what the listener and the route write or remove of responses out of a server's, whose text this is.
-    fn withhold(&self, steps: &Steps, response: &mut ResponseHead, text: &[u8]) {
-        if steps.cors.is_some() {
+    /// Withholds of a response, whose text this is, what lines of ours stand for.
+    pub fn withhold_ours(&self, response: &mut ResponseHead, text: &[u8]) {
+        if self.steps.is_some_and(|steps| steps.cors.is_some()) {
             response.fields.withhold(text, cors::FIELDS.into_iter());
         }
         if let Some(ids) = self.listener.request_id.as_ref().filter(|ids| ids.returned) {
@@ -54,7 +54,7 @@ impl<'a> Asked<'a> {
     /// What is added comes with that.
     pub fn amend_interim(&self, response: &mut ResponseHead, text: &[u8]) {
         let Some(steps) = self.steps else { return };
-        self.withhold(steps, response, text);
+        self.withhold_ours(response, text);
         if let Some(change) = &steps.response {
             change.withhold(&mut response.fields, text);
         }
@@ -64,7 +64,7 @@ impl<'a> Asked<'a> {
     /// to `out`. True: a page takes its place, and nothing is written.
     pub fn amend(&self, response: &mut ResponseHead, text: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(steps) = self.steps else { return false };
-        self.withhold(steps, response, text);
+        self.withhold_ours(response, text);
         let place = Place { listener: &self.listener.name, route: Some(steps.route) };
         let is_replaced = steps.answers.intercepts(place, response.status);
         if !is_replaced {

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::At;
+use super::{At, BackendId};
 use crate::shown;
 
 /// Proof that requests of a route have to bring before anything is done for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Auth {
-    /// Kind of proof.
-    #[serde(flatten)]
-    pub proof: Proof,
-    /// Field in which servers are told who that is: the user, the name of the key, or the token's subject. Absent:
-    /// none.
+    /// Proofs, any of which will do; they are looked for in this order.
+    #[serde(flatten, serialize_with = "any")]
+    pub proofs: Vec<Proof>,
+    /// Field in which servers are told who that is: the user, the name of the key, the token's subject, or whom the
+    /// other service names. Absent: none.
     pub user_to: Option<String>,
     /// Whether servers do without what proved it. Default no.
     pub hide_credentials: bool,
@@ -34,6 +34,8 @@ pub enum Proof {
     ApiKey(ApiKey),
     /// A token that an issuer has signed (RFC 7519).
     Jwt(Jwt),
+    /// The word of another service, which is asked about each request.
+    Forward(Forward),
 }
 
 /// Names and passwords.
@@ -87,23 +89,68 @@ pub struct Jwt {
     pub claims_to: Vec<(String, String)>,
 }
 
+/// Another service that says who may come in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Forward {
+    /// Backend that is asked.
+    #[serde(skip)]
+    pub backend: BackendId,
+    /// Name of the backend.
+    #[serde(rename = "backend")]
+    pub name: String,
+    /// Path, and perhaps query, of the question. Absent: those of the request.
+    pub path: Option<String>,
+    /// Host of the question. Absent: that of the request.
+    pub host: Option<String>,
+    /// Fields of the request that the question has. Absent: all but those about its body.
+    pub send: Option<Vec<String>>,
+    /// Fields of the answer that servers get.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copy: Vec<String>,
+    /// Field of the answer that names the user. Absent: nobody is named.
+    pub user_from: Option<String>,
+}
+
 impl Auth {
     /// Fields that servers are told of by, which clients cannot send.
     pub fn fields(&self) -> impl Iterator<Item = &str> + Clone {
-        let claims = match &self.proof {
+        let claims = self.proofs.iter().flat_map(|proof| match proof {
             Proof::Jwt(jwt) => jwt.claims_to.as_slice(),
-            Proof::Basic(_) | Proof::ApiKey(_) => &[],
-        };
-        self.user_to.as_deref().into_iter().chain(claims.iter().map(|(field, _)| field.as_str()))
+            Proof::Basic(_) | Proof::ApiKey(_) | Proof::Forward(_) => &[],
+        });
+        let copied = self.forward().into_iter().flat_map(|forward| &forward.copy);
+        let all = claims.map(|(field, _)| field).chain(copied).map(String::as_str);
+        self.user_to.as_deref().into_iter().chain(all)
     }
 
-    /// File of what proofs are compared with.
-    pub fn file(&self) -> &PathBuf {
-        match &self.proof {
-            Proof::Basic(basic) => &basic.file,
-            Proof::ApiKey(keys) => &keys.file,
-            Proof::Jwt(jwt) => &jwt.keys_file,
+    /// Files of what proofs are compared with.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.proofs.iter().filter_map(Proof::file)
+    }
+
+    /// The other service that is asked, if one is.
+    pub fn forward(&self) -> Option<&Forward> {
+        self.proofs.iter().find_map(|proof| if let Proof::Forward(forward) = proof { Some(forward) } else { None })
+    }
+}
+
+impl Proof {
+    /// File of what the proof is compared with.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Proof::Basic(basic) => Some(&basic.file),
+            Proof::ApiKey(keys) => Some(&keys.file),
+            Proof::Jwt(jwt) => Some(&jwt.keys_file),
+            Proof::Forward(_) => None,
         }
+    }
+}
+
+/// The only proof by its kind, several as the list `any`.
+fn any<S: Serializer>(proofs: &[Proof], serializer: S) -> Result<S::Ok, S::Error> {
+    match proofs {
+        [one] => one.serialize(serializer),
+        many => serializer.collect_map([("any", many)]),
     }
 }
 

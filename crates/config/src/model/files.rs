@@ -79,7 +79,7 @@ impl Config {
             key_file.into_iter().for_each(|path| files.reads(path, backend.at));
         }
         for auth in self.routes.iter().filter_map(|route| route.steps.auth.as_ref()) {
-            files.reads(auth.file(), auth.at);
+            auth.files().for_each(|file| files.reads(file, auth.at));
         }
         self.body_files().into_iter().for_each(|(path, at)| files.reads(path, at));
         if let Some(tracing) = &self.tracing {

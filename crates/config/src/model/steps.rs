@@ -65,6 +65,11 @@ impl Steps {
     pub fn named_backends(&self) -> impl Iterator<Item = BackendId> {
         self.other_backends().chain(self.mirror.map(|mirror| mirror.backend))
     }
+
+    /// Backend that is asked who may come in.
+    pub fn asked_backend(&self) -> Option<BackendId> {
+        Some(self.auth.as_ref()?.forward()?.backend)
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -4,11 +4,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::conditions::{list, token};
-use super::headers::checked_name;
+use super::headers::{checked_name, is_name};
 use super::values::{HOUR, required_file, seconds};
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{ApiKey, Auth, Basic, Jwt, Proof};
+use crate::model::{ApiKey, Auth, BackendId, Basic, Forward, Jwt, Proof};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -24,8 +24,12 @@ const LEEWAY: RangeInclusive<Duration> = Duration::ZERO..=seconds(300);
 const LEEWAY_DEFAULT: Duration = seconds(30);
 const CLAIMS_MAX: usize = 32;
 const AUDIENCES_MAX: usize = 32;
-const PROOFS: [&str; 3] = ["basic", "api_key", "jwt"];
-const PROOF_FIX: &str = "give it exactly one of `basic`, `api_key` and `jwt`";
+const FIELDS_MAX: usize = 32;
+const PROOFS_MAX: usize = 8;
+const KINDS: [&str; 5] = ["basic", "api_key", "jwt", "forward", "any"];
+const KIND_FIX: &str = "give it exactly one of `basic`, `api_key`, `jwt`, `forward` and `any`";
+const PROOFS: [&str; 4] = ["basic", "api_key", "jwt", "forward"];
+const PROOF_FIX: &str = "give it exactly one of `basic`, `api_key`, `jwt` and `forward`";
 
 /// Algorithms of tokens' signatures, in the words of RFC 7518 §3.1 and RFC 8037 §3.1.
 pub const ALGORITHMS: [&str; 10] =
@@ -38,36 +42,104 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
     let mut table = section.table("auth")?;
     let report = context.report;
     let at = report.at(table.span);
-    table.one_of(&PROOFS);
-    let given: Vec<_> = PROOFS.into_iter().filter_map(|key| table.entry(key)).collect();
-    if given.is_empty() && report.is_whole() {
-        report.error(table.span, "`auth` asks for no proof", PROOF_FIX);
-    }
-    for second in given.iter().skip(1) {
-        let what = format!("`auth` has both `{}` and `{}`", given[0].key, second.key);
-        report.error(second.key_span, what, PROOF_FIX);
-    }
-    let basic = table.table("basic").and_then(|section| basic(context, section));
-    let api_key = table.table("api_key").and_then(|section| api_key(context, section));
-    let jwt = table.table("jwt").and_then(|section| jwt(context, section));
+    table.one_of(&KINDS);
+    only_one(&mut table, "`auth`", &KINDS, KIND_FIX);
+    let proofs = match proof(context, &mut table) {
+        Some(proof) => vec![proof],
+        None => any(context, &mut table),
+    };
     let user_to = table.string("user_to").and_then(|found| checked_name(report, found.value, found.span));
     table.default_is("hide_credentials", || false.into());
     let hide = table.boolean("hide_credentials");
     table.close();
-    let proof = basic.map(Proof::Basic).or(api_key.map(Proof::ApiKey)).or(jwt.map(Proof::Jwt))?;
     let hide_credentials = hide.is_some_and(|found| found.value);
-    let auth = Auth { proof, user_to: user_to.map(str::to_string), hide_credentials, at };
-    if let (Some(hide), Some(place)) = (hide.filter(|found| found.value), place_of_others(&auth.proof)) {
-        let what = format!("what is in {place} is not taken out of it: servers would get it");
-        report.error(hide.span, what, "remove `hide_credentials`, or have clients send it in a field of its own");
+    let auth = Auth { proofs, user_to: user_to.map(str::to_string), hide_credentials, at };
+    if auth.proofs.is_empty() {
+        return None;
     }
-    if let (Some(user_to), Proof::Jwt(jwt)) = (&auth.user_to, &auth.proof)
-        && jwt.claims_to.iter().any(|(field, _)| field.eq_ignore_ascii_case(user_to))
-    {
-        let what = format!("the field \"{user_to}\" is of `user_to`, and of `claims_to`");
-        report.error(section.span, what, "remove one of the two");
+    if let Some(hide) = hide.filter(|found| found.value) {
+        check_hidden(report, &auth, hide.span);
     }
+    check_fields(report, &auth, section.span);
     Some(auth)
+}
+
+/// Says so where a table has no proof, or several.
+fn only_one(table: &mut Section<'_, '_>, title: &str, kinds: &[&'static str], fix: &str) {
+    let report = table.report;
+    let given: Vec<_> = kinds.iter().filter_map(|key| table.entry(key)).collect();
+    if given.is_empty() && report.is_whole() {
+        report.error(table.span, format!("{title} asks for no proof"), fix);
+    }
+    for second in given.iter().skip(1) {
+        report.error(second.key_span, format!("{title} has both `{}` and `{}`", given[0].key, second.key), fix);
+    }
+}
+
+fn proof(context: &Context<'_, '_>, table: &mut Section<'_, '_>) -> Option<Proof> {
+    let basic = table.table("basic").and_then(|section| basic(context, section));
+    let api_key = table.table("api_key").and_then(|section| api_key(context, section));
+    let jwt = table.table("jwt").and_then(|section| jwt(context, section));
+    let forward = table.table("forward").and_then(|section| forward(context, section));
+    let own = basic.map(Proof::Basic).or(api_key.map(Proof::ApiKey)).or(jwt.map(Proof::Jwt));
+    own.or(forward.map(Proof::Forward))
+}
+
+/// Proofs of which one will do.
+fn any(context: &Context<'_, '_>, table: &mut Section<'_, '_>) -> Vec<Proof> {
+    let report = context.report;
+    let Some(found) = table.list("any", &[Form::Table]) else { return Vec::new() };
+    if !table.is_described() && !(2..=PROOFS_MAX).contains(&found.value.len()) {
+        let fix = format!("list 2 to {PROOFS_MAX} proofs, of which one will do");
+        report.error(found.span, format!("`any` has {} proofs", found.value.len()), fix);
+    }
+    let mut proofs = Vec::new();
+    for (place, node) in found.value.iter().enumerate() {
+        let Some(mut own) = Section::of(report, node, "this proof", node.span) else { continue };
+        own.one_of(&PROOFS);
+        only_one(&mut own, "this proof", &PROOFS, PROOF_FIX);
+        let proof = proof(context, &mut own);
+        own.close();
+        if matches!(proof, Some(Proof::Forward(_))) && place + 1 < found.value.len() {
+            let what = "`forward` has the last word, and proofs behind it would never be looked at";
+            report.error(node.span, what, "put it at the end of `any`");
+        }
+        proofs.extend(proof);
+    }
+    proofs
+}
+
+/// Credentials are only taken out of fields of their own.
+fn check_hidden(report: &Report<'_>, auth: &Auth, span: Span) {
+    if let Some(place) = auth.proofs.iter().find_map(place_of_others) {
+        let what = format!("what is in {place} is not taken out of it: servers would get it");
+        report.error(span, what, "remove `hide_credentials`, or have clients send it in a field of its own");
+    }
+    if let [Proof::Forward(_)] = auth.proofs[..] {
+        let what = "which fields the other service goes by is not known: `hide_credentials` would hide nothing";
+        report.error(span, what, "remove it, and take fields out by `request = { remove = [...] }`");
+    }
+}
+
+/// Servers are told one thing in a field.
+fn check_fields(report: &Report<'_>, auth: &Auth, span: Span) {
+    let forward = auth.forward();
+    if let (Some(_), [Proof::Forward(Forward { user_from: None, .. })]) = (&auth.user_to, &auth.proofs[..]) {
+        let what = "`user_to` is to tell servers of the user, and `forward` has no `user_from`: nobody is known";
+        report.error(span, what, "add the field of the answer that names the user, or have it in `copy`");
+    }
+    let Some(user_to) = &auth.user_to else { return };
+    let is_it = |field: &str| field.eq_ignore_ascii_case(user_to);
+    let claims = auth.proofs.iter().flat_map(|proof| match proof {
+        Proof::Jwt(jwt) => jwt.claims_to.as_slice(),
+        _ => &[],
+    });
+    let is_claim = claims.into_iter().any(|(field, _)| is_it(field));
+    if is_claim || forward.is_some_and(|forward| forward.copy.iter().any(|field| is_it(field))) {
+        let other = if is_claim { "claims_to" } else { "copy" };
+        let what = format!("the field \"{user_to}\" is of `user_to`, and of `{other}`");
+        report.error(span, what, "remove one of the two");
+    }
 }
 
 /// The place of credentials that have others' things beside them.
@@ -77,6 +149,90 @@ fn place_of_others(proof: &Proof) -> Option<&'static str> {
         Proof::Jwt(jwt) if jwt.cookie.is_some() => Some("a cookie"),
         _ => None,
     }
+}
+
+fn forward(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Forward> {
+    let report = context.report;
+    let errors = report.errors();
+    section.require("backend", "add backend = \"NAME\" of a [backend.NAME]");
+    let found = section.string("backend");
+    if found.is_none() {
+        context.backends.miss();
+    }
+    let backend = found.and_then(|found| context.backends.resolve(report, found)).map(BackendId);
+    let path = section.string("path").and_then(|found| question_path(report, found));
+    let host = section.string("host");
+    if let Some(host) = host
+        && !is_host(host.value)
+    {
+        let what = format!("`host`: \"{}\" is no host", shown(host.value));
+        report.error(host.span, what, "write it as \"auth.example\" or \"auth.example:8080\"");
+    }
+    let send = section.entry("send").is_some();
+    let sent = names(&mut section, "send", |report, found| is_name(report, found.value, found.span));
+    let copy = names(&mut section, "copy", |report, found| {
+        found.value.eq_ignore_ascii_case("authorization") || checked_name(report, found.value, found.span).is_some()
+    });
+    let user_from = section.string("user_from").filter(|found| is_name(report, found.value, found.span));
+    section.close();
+    if report.errors() > errors {
+        return None;
+    }
+    Some(Forward {
+        backend: backend?,
+        name: found?.value.to_string(),
+        path: path.map(str::to_string),
+        host: host.map(|host| host.value.to_ascii_lowercase()),
+        send: send.then_some(sent),
+        copy,
+        user_from: user_from.map(|found| found.value.to_string()),
+    })
+}
+
+/// Names of fields, each once.
+fn names(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    is_fit: impl Fn(&Report<'_>, Found<&str>) -> bool,
+) -> Vec<String> {
+    let report = section.report;
+    let Some(found) = section.list(key, &[Form::String]) else { return Vec::new() };
+    if found.value.len() > FIELDS_MAX {
+        report.error(found.span, format!("`{key}` has more than {FIELDS_MAX} fields"), "use fewer");
+    }
+    let mut names: Vec<String> = Vec::new();
+    for found in found.value.iter().filter_map(|node| string(report, key, node)) {
+        if names.iter().any(|other| other.eq_ignore_ascii_case(found.value)) {
+            let what = format!("`{key}` has \"{}\" twice: case does not tell fields apart", shown(found.value));
+            report.error(found.span, what, "remove one of the two");
+        }
+        if is_fit(report, found) {
+            names.push(found.value.to_string());
+        }
+    }
+    names
+}
+
+/// Target of a question: a path as it is sent, and perhaps a query.
+fn question_path<'a>(report: &Report<'_>, found: Found<&'a str>) -> Option<&'a str> {
+    let text = found.value;
+    let is_fit = text.starts_with('/')
+        && text.len() <= TEXT_BYTES_MAX
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&byte));
+    if !is_fit {
+        let what = format!("`path`: \"{}\" is no path", shown(text));
+        report.error(found.span, what, "begin it with `/`, and write other than plain ASCII as %XX");
+    }
+    is_fit.then_some(text)
+}
+
+/// Whether a text is a host, perhaps with a port.
+fn is_host(text: &str) -> bool {
+    let host = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(text, |(host, _)| host);
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    !host.is_empty() && host.len() <= 255 && inner.map_or(host.bytes().all(is_part), is_v6)
 }
 
 fn basic(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Basic> {

@@ -9,12 +9,11 @@ fn head(text: &str) -> RequestHead {
     head
 }
 
-fn gate(proof: Asked) -> Gate {
+fn gate(asked: Asked) -> Gate {
     Gate {
-        proof: Some(proof),
-        challenge: "Key realm=\"restricted\"".into(),
+        proofs: vec![Demand { asked, challenge: "Key realm=\"restricted\"".into() }],
         user_to: Some("X-User".into()),
-        hidden: Some("authorization".into()),
+        hidden: vec!["authorization".into()],
         withheld: vec!["X-User".into()],
     }
 }
@@ -27,12 +26,22 @@ fn keys() -> Arc<ApiKeys> {
 
 fn look(gate: &Gate, target: &str, fields: &str) -> Result<Vec<(String, String)>, Fault> {
     let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-    match gate.look(&head(&text), text.as_bytes(), 0) {
-        Look::In(identity) => Ok(identity.fields),
-        Look::Refused(refusal) => Err(refusal.fault),
-        Look::Password(check, identity) if check.run() => Ok(identity.fields),
-        Look::Password(..) => Err(Fault::CredentialsRefused),
-    }
+    look_on(gate, &text, &mut Looked::default()).map_err(|refusal| refusal.fault)
+}
+
+/// Looks for all proofs, with whoever was found.
+fn look_on(gate: &Gate, text: &str, looked: &mut Looked) -> Result<Vec<(String, String)>, Refusal> {
+    let identity = loop {
+        match gate.look((&head(text), text.as_bytes()), 0, looked) {
+            Look::In(identity) => break identity,
+            Look::Refused(refusal) => return Err(refusal),
+            Look::Password(check, identity, _) if check.run() => break identity,
+            Look::Password(..) => looked.refuse_password(),
+            Look::Ask(_) => panic!("nobody is to be asked"),
+        }
+    };
+    let text = |value: Vec<u8>| String::from_utf8(value).unwrap();
+    Ok(identity.fields.into_iter().map(|(name, value)| (name, text(value))).collect())
 }
 
 #[test]
@@ -94,9 +103,59 @@ fn servers_are_told_what_clients_cannot_say() {
     let text =
         "GET / HTTP/1.1\r\nHost: a\r\nX-User: root\r\nx_user: root\r\nX-Key: abc\r\nAuthorization: x\r\nA: b\r\n\r\n";
     let (mut head, mut bytes) = (head(text), text.as_bytes().to_vec());
-    let Look::In(identity) = gate.look(&head, &bytes, 0) else { panic!("a key") };
+    let mut looked = Looked::default();
+    let Look::In(identity) = gate.look((&head, &bytes), 0, &mut looked) else { panic!("a key") };
     gate.admit(&identity, &mut head, &mut bytes);
+    assert_eq!(head.fields.user(&bytes), Some(&b"ci"[..]));
     let mut out = Vec::new();
     head.fields.write_forwarded(&bytes, &mut out);
     assert_eq!(String::from_utf8(out).unwrap(), "X-Key: abc\r\nA: b\r\nX-User: ci\r\n");
+}
+
+#[test]
+fn one_of_several_proofs_will_do_and_a_refusal_names_them_all() {
+    let line = format!("ann:{}", bcrypt::hash("pw", 4).unwrap());
+    let users = Arc::new(Users::parse(line.as_bytes()).unwrap());
+    let mut gate = gate(Asked::KeyIn { field: "X-Key".into(), keys: keys() });
+    let basic = |realm: &str| Demand {
+        asked: Asked::Basic { users: Arc::clone(&users), remember: Duration::ZERO },
+        challenge: format!("Basic realm=\"{realm}\""),
+    };
+    gate.proofs.extend([basic("a"), basic("b"), basic("a")]);
+    let right = format!("Authorization: Basic {}\r\n", Base64::encode_string(b"ann:pw"));
+    let wrong = format!("Authorization: Basic {}\r\n", Base64::encode_string(b"ann:no"));
+    let user = |name: &str| Ok(vec![("X-User".to_string(), name.to_string())]);
+    let look = |fields: &str| {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        look_on(&gate, &text, &mut Looked::default())
+    };
+    assert_eq!(look("X-Key: abc\r\n"), user("ci"));
+    assert_eq!(look(&right), user("ann"));
+    // The first that is good counts, whatever stands beside it.
+    assert_eq!(look(&format!("{wrong}X-Key: abc\r\n")), user("ci"));
+    assert_eq!(look(&format!("{right}X-Key: no\r\n")), user("ann"));
+    let challenges: Vec<String> =
+        ["Key realm=\"restricted\"", "Basic realm=\"a\"", "Basic realm=\"b\""].map(str::to_string).to_vec();
+    for (fields, fault) in [
+        ("", Fault::CredentialsMissing),
+        ("X-Key: no\r\n", Fault::CredentialsRefused),
+        (&wrong, Fault::CredentialsRefused),
+    ] {
+        assert_eq!(look(fields), Err(Refusal { fault, challenges: challenges.clone() }), "{fields}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_proof_is_said_in_the_challenge_of_its_kind() {
+    let mut gate = gate(Asked::KeyIn { field: "X-Key".into(), keys: keys() });
+    gate.proofs.extend(["Bearer realm=\"r\"", "Bearer realm=\"r\"", ""].map(|challenge| Demand {
+        asked: Asked::KeyIn { field: "X-Key".into(), keys: keys() },
+        challenge: challenge.into(),
+    }));
+    let mut looked = Looked { next: 3, ..Looked::default() };
+    looked.refuse(Fault::TokenExpired, Some("Bearer realm=\"r\", error=\"invalid_token\"".into()));
+    looked.refuse(Fault::CredentialsRefused, None);
+    let Refusal { fault, challenges } = gate.refusal(&looked);
+    assert_eq!(fault, Fault::TokenExpired);
+    assert_eq!(challenges, ["Key realm=\"restricted\"", "Bearer realm=\"r\", error=\"invalid_token\""]);
 }

@@ -38,7 +38,8 @@ fn tokens(more: &str) -> Tokens {
     );
     let (config, _) =
         propylon_config::parse(&Source { name: "a.toml".into(), text, base: Default::default() }).unwrap();
-    let Some(Proof::Jwt(jwt)) = config.routes[0].steps.auth.as_ref().map(|auth| &auth.proof) else { panic!("a token") };
+    let auth = config.routes[0].steps.auth.as_ref();
+    let Some([Proof::Jwt(jwt)]) = auth.map(|auth| &auth.proofs[..]) else { panic!("a token") };
     Tokens::new(jwt)
 }
 

@@ -257,6 +257,14 @@ pub const TABLE: &[Condition] = &[
     )
     .only("reason", &["passwords-busy"]),
     rises(
+        "auth-failed",
+        "propylon_identity_refused_total",
+        Warning,
+        "requests get 503, since the service that says who may come in does not answer, or with an error",
+        "see to the servers of the backend that `auth.forward` of the route names: their faults are in the backend's metrics",
+    )
+    .only("reason", &["auth-failed"]),
+    rises(
         "identity-refused",
         "propylon_identity_refused_total",
         Note,

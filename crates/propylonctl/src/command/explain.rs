@@ -298,7 +298,11 @@ impl ParsedUrl {
 
 /// Proof that a route asks for.
 fn proof(auth: &Auth) -> String {
-    match &auth.proof {
+    auth.proofs.iter().map(one_proof).collect::<Vec<_>>().join(", or ")
+}
+
+fn one_proof(proof: &Proof) -> String {
+    match proof {
         Proof::Basic(basic) => format!("a name and a password of {}", basic.file.display()),
         Proof::ApiKey(key) => match (&key.header, &key.query) {
             (_, Some(parameter)) => format!("a key in the parameter {parameter} of the query"),
@@ -308,6 +312,7 @@ fn proof(auth: &Auth) -> String {
             Some(cookie) => format!("a token of {} in the cookie {cookie}", jwt.issuer),
             None => format!("a token of {}", jwt.issuer),
         },
+        Proof::Forward(forward) => format!("the word of backend {}", forward.name),
     }
 }
 

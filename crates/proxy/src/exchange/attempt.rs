@@ -325,7 +325,7 @@ async fn gone(client: &mut ClientSide<'_>) -> Option<Fault> {
     .await
 }
 
-fn reached(server_stream: &UpstreamStream) -> Reached {
+pub(super) fn reached(server_stream: &UpstreamStream) -> Reached {
     match server_stream {
         UpstreamStream::Connection(connection) => Reached { peer: connection.remote.address, is_http2: false },
         UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },

@@ -43,7 +43,7 @@ pub fn write_request_head(
 
 /// Writes all lines that go behind those of the head: facts of the connection, the route's lines, and the trace.
 #[cold]
-fn write_lines(
+pub(super) fn write_lines(
     client: &ClientSide<'_>,
     (request, facts): (&Request, Option<ClientFactHeaders<'_>>),
     snapshot: &CoreSnapshot,
@@ -87,7 +87,7 @@ pub fn write_request_fields(
     h2::write_request((&request.head, &request.text), &context, (scheme, more), &mut scratch, out);
 }
 
-fn facts<'a>(
+pub(super) fn facts<'a>(
     (client, address): (&'a ClientSide<'_>, &'a ClientAddress),
     request: &'a Request,
     snapshot: &'a CoreSnapshot,
@@ -96,7 +96,7 @@ fn facts<'a>(
     ClientFactHeaders::of((address, request), client.facts(), client.hello_info(), listener)
 }
 
-fn context<'a>(
+pub(super) fn context<'a>(
     (client, address): (&ClientSide<'_>, &'a ClientAddress),
     request: &Request,
     snapshot: &'a CoreSnapshot,

@@ -66,7 +66,7 @@ async fn take_one_by_one(
         return answer_fault(client, request, Fault::ClientCertificateRequired);
     }
     if let Some(gate) = &snapshot.shared.gates.gates[route]
-        && let Err(after) = identity::pass(client, request, gate).await
+        && let Err(after) = identity::pass(client, request, snapshot, gate).await
     {
         return after;
     }

@@ -1,0 +1,158 @@
+//! Routes that ask another service who may come in (forward auth): a service of Python's, and nginx over HTTP/2, with
+//! requests of curl and of bytes.
+
+use propylon_e2e::http::Response;
+use propylon_e2e::program::curl;
+use propylon_e2e::python::PythonServer;
+use propylon_e2e::{Client, Engine, Origin, holds};
+use serde_json::Value;
+
+const FORWARD: &str = "forward = { backend = \"sso\", copy = [\"Remote-Groups\"], user_from = \"Remote-User\" }, \
+                       user_to = \"Remote-User\"";
+
+/// An engine with a listener `web` in plaintext and `tls`, a backend `sso`, and these routes.
+fn engine(sso: &str, origin: &Origin, more: &str) -> Engine {
+    Engine::start(&format!(
+        "[log]\naccess = \"stdout\"\nfields = [\"path\", \"status\", \"user\", \"fault\", \"backend\"]\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\n[listener.tls]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+         [backend.app]\nservers = [\"{}\"]\n[backend.sso]\nservers = [\"{sso}\"]\n{more}",
+        origin.address()
+    ))
+}
+
+fn route(auth: &str) -> String {
+    format!("[[route]]\nbackend = \"app\"\nauth = {{ {auth} }}\n")
+}
+
+fn ask(client: &mut Client, path: &str, fields: &str) -> Response {
+    client.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"))
+}
+
+/// The questions that a service was asked, without what is the same in all.
+fn questions(sso: &PythonServer) -> Vec<Value> {
+    let said = sso.said();
+    let asked = said.iter().filter_map(|line| line.strip_prefix("asked "));
+    asked.map(|asked| serde_json::from_str(asked).expect("JSON")).collect()
+}
+
+fn field<'a>(question: &'a Value, name: &str) -> Vec<&'a str> {
+    let fields = question["fields"].as_array().expect("a list").iter();
+    fields.filter(|field| field[0] == name).filter_map(|field| field[1].as_str()).collect()
+}
+
+fn failures(engine: &Engine, reason: &str) -> f64 {
+    engine.metric("propylon_identity_refused_total", &[("listener", "web"), ("reason", reason)])
+}
+
+#[test]
+fn another_service_says_who_may_come_in_and_who_that_is() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let open = "[[route]]\npath = \"/open\"\nbackend = \"app\"\n";
+    let engine = engine(&sso.address().to_string(), &origin, &format!("{}{open}", route(FORWARD)));
+    let mut client = engine.client("web");
+    let forged = "Remote-User: root\r\nremote_groups: admins\r\nREMOTE-GROUPS: admins\r\n";
+    let response = ask(&mut client, "/a/../b?c=d", &format!("Cookie: session=ann\r\n{forged}"));
+    assert_eq!(
+        response.text(),
+        "GET /b?c=d HTTP/1.1\r\nHost: localhost\r\nCookie: session=ann\r\nRemote-Groups: staff\r\nRemote-Groups: shop\r\n\
+         Remote-User: ann\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: localhost\r\n\r\n"
+    );
+    // The service has named no groups: nobody else does.
+    let response = ask(&mut client, "/", &format!("Cookie: session=bob\r\n{forged}"));
+    let text = response.text();
+    assert!(text.contains("\r\nRemote-User: bob\r\n") && !text.to_lowercase().contains("groups"), "{text}");
+    assert!(!ask(&mut client, "/open", forged).text().to_lowercase().contains("remote"));
+    let asked = questions(&sso);
+    let same = |name: &str| field(&asked[0], name);
+    assert_eq!((&asked[0]["method"], &asked[0]["target"]), (&"GET".into(), &"/b?c=d".into()));
+    assert_eq!((same("X-Forwarded-Method"), same("X-Forwarded-Uri")), (vec!["GET"], vec!["/b?c=d"]));
+    assert_eq!((same("X-Forwarded-Proto"), same("X-Forwarded-Host")), (vec!["http"], vec!["localhost"]));
+    assert_eq!((same("X-Forwarded-For"), same("Host")), (vec!["127.0.0.1"], vec!["localhost"]));
+    assert!(!asked[0].to_string().contains("root") && !asked[0].to_string().contains("admins"), "{}", asked[0]);
+    // All of them on one connection.
+    assert_eq!((asked.len(), &asked[1]["port"]), (2, &asked[0]["port"]));
+    let line = engine.logged_path("/a/../b?c=d");
+    assert_eq!((&line["user"], &line["backend"], &line["fault"]), (&"ann".into(), &"app".into(), &Value::Null));
+}
+
+#[test]
+fn a_refusal_is_the_clients_answer_whole() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let engine = engine(&sso.address().to_string(), &origin, &route(FORWARD));
+    let mut client = engine.client("web");
+    let response = ask(&mut client, "/x?y", "Accept: text/html\r\n");
+    assert_eq!((response.status, response.text().as_str()), (302, "<a>login</a>"));
+    assert_eq!(response.field("Location"), Some("https://login.test/?to=/x?y"));
+    assert_eq!(response.fields("Set-Cookie"), ["state=1; HttpOnly", "more=2"]);
+    assert_eq!((response.field("Content-Type"), response.fields("Date").len()), (Some("text/html"), 1));
+    let response = ask(&mut client, "/", "");
+    assert_eq!((response.status, response.text().as_str()), (401, "who are you?"));
+    assert_eq!(response.fields("WWW-Authenticate"), ["Basic realm=\"sso\"", "Bearer"]);
+    let response = ask(&mut client, "/", "Cookie: session=banned\r\n");
+    assert_eq!((response.status, response.field("X-Why")), (403, Some("banned")));
+    // HEAD has the same head, and a body that is not read ends the connection and nothing else.
+    client.send("HEAD / HTTP/1.1\r\nHost: a\r\nCookie: session=banned\r\n\r\n");
+    let head = client.read_head();
+    assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\n") && head.contains("\r\nContent-Length: 16\r\n"), "{head}");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.read_response().status, 401);
+    for more in ["--http1.1", "--http2"] {
+        let said = curl(&[more, "--include", "--cookie", "session=banned", &engine.url("tls")]).ok().text();
+        assert!(said.contains("403") && said.ends_with("{\"why\":\"banned\"}"), "{said}");
+        assert_eq!(said.to_lowercase().matches("\r\ncontent-type: application/json\r\n").count(), 1, "{said}");
+        let said = curl(&[more, "--data", "hi", "--cookie", "session=ann", &engine.url("tls")]).ok().text();
+        assert!(said.starts_with("POST / HTTP/1.1\r\n") && said.ends_with("\r\n\r\nhi"), "{said}");
+    }
+    assert_eq!(failures(&engine, "auth-refused"), 5.0);
+    assert_eq!(engine.logged_path("/x?y")["fault"], "auth-refused");
+}
+
+#[test]
+fn without_an_answer_nobody_comes_in() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let timeouts = "timeouts = { first_byte = \"300ms\" }\nretries = 0\n";
+    let text = format!("{timeouts}{}", route(FORWARD));
+    let engine = engine(&sso.address().to_string(), &origin, &text);
+    let mut client = engine.client("web");
+    for session in ["broken", "slow", "closed", "long", "two"] {
+        let response = ask(&mut client, "/", &format!("Cookie: session={session}\r\n"));
+        let said = (response.status, response.text());
+        assert_eq!(said, (503, "503 Service Unavailable: auth-failed\n".into()), "{session}");
+        assert_eq!(ask(&mut client, "/", "Cookie: session=ann\r\n").status, 200, "after {session}");
+    }
+    sso.says("gone");
+    drop(sso);
+    assert_eq!(ask(&mut client, "/", "Cookie: session=ann\r\n").status, 503);
+    assert_eq!(failures(&engine, "auth-failed"), 6.0);
+    assert!(!origin.received_text().contains("broken"), "nothing of it came to the server");
+}
+
+#[test]
+fn a_body_waits_for_the_answer_and_a_client_that_goes_away_ends_the_question() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let engine = engine(&sso.address().to_string(), &origin, &route(FORWARD));
+    let mut client = engine.client("web");
+    // Nobody is told to go on before it is known who that is.
+    client.send(
+        "POST /up HTTP/1.1\r\nHost: a\r\nCookie: session=slow\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
+    );
+    holds("the question is there", || questions(&sso).len() == 1);
+    assert!(!client.has_something_now());
+    drop(client);
+    sso.says("gone");
+    let line = engine.logged_path("/up");
+    assert_eq!((&line["status"], &line["fault"]), (&0.into(), &"client-closed".into()));
+    assert!(origin.received().is_empty());
+    let mut client = engine.client("web");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nCookie: session=ann\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n");
+    holds("the question is there", || questions(&sso).len() == 2);
+    client.send("0\r\n\r\n");
+    assert!(client.read_response().text().ends_with("\r\n\r\n2\r\nhi\r\n0\r\n\r\n"));
+    assert_eq!(field(&questions(&sso)[1], "X-Forwarded-Method"), ["POST"]);
+    assert!(field(&questions(&sso)[1], "Transfer-Encoding").is_empty());
+    // A stream that is reset, with curl giving up.
+    let url = engine.url("tls");
+    let said = curl(&["--http2", "--max-time", "0.3", "--cookie", "session=slow", &url]);
+    assert!(!said.status.success());
+    holds("that question has ended as well", || sso.said().iter().filter(|line| *line == "gone").count() == 2);
+}
