@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use propylon_e2e::admin::ask_admin;
 use propylon_e2e::frames::{CANCEL, Http2, RST_STREAM};
 use propylon_e2e::program::curl;
+use propylon_e2e::python::PythonServer;
 use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, holds};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -380,4 +381,75 @@ fn every_key_has_its_own_requests_at_once() {
     for key in 0..100 {
         assert_eq!(status(&engine, &from(&format!("10.0.{key}.1"))), 429);
     }
+}
+
+/// Clients that ask side by side until told to stop. Returns the statuses.
+fn work(engine: &Engine, (clients, path): (usize, &str), stop: impl Fn() -> bool + Sync) -> Vec<u16> {
+    let (statuses, began) = (Mutex::new(Vec::new()), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                let mut client = Client::plain(engine.address("plain"));
+                while !stop() {
+                    assert!(began.elapsed() < Duration::from_secs(300), "the limit is {}", circuit_limit(engine));
+                    let status = client.get(path).status;
+                    statuses.lock().expect("no client panics").push(status);
+                    if status == 503 {
+                        // A client that is refused comes back after a while.
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
+        }
+    });
+    statuses.into_inner().expect("no client panics")
+}
+
+/// The limit in force of the backend.
+fn circuit_limit(engine: &Engine) -> f64 {
+    engine.metric("propylon_circuit_limit", &[("backend", "app")])
+}
+
+#[test]
+fn a_limit_that_is_adaptive_finds_how_many_threads_its_server_has_and_comes_back_after_it_was_slow() {
+    let server = PythonServer::start("few_threads.py", &["4"]);
+    let config = |circuit: &str| {
+        format!(
+            "[process]\nworkers = 2\ndrain_timeout = \"1s\"\n[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+             [backend.app]\nservers = [\"{}\"]\ncircuit = {circuit}\n[[route]]\nbackend = \"app\"\n",
+            server.address()
+        )
+    };
+    let engine = Engine::start(&config("{ adaptive = true, requests_min = 2 }"));
+    holds("the limit to begin with", || circuit_limit(&engine) == 32.0);
+    let found = || (4.0..=12.0).contains(&circuit_limit(&engine));
+    let statuses = work(&engine, (40, "/20"), found);
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
+    assert!(statuses.contains(&503) && statuses.contains(&200));
+    assert!(engine.metric("propylon_queue_refused_total", &[("backend", "app"), ("reason", "circuit-open")]) > 0.0);
+    // Five times as slow, until the limit has sunk; and failing, until that is told.
+    work(&engine, (40, "/100"), || circuit_limit(&engine) < 4.0);
+    let failing = work(&engine, (40, "/fail/20"), || conditions(&engine).contains(&"circuit-floored".into()));
+    assert!(failing.iter().all(|status| matches!(status, 500 | 503)), "{failing:?}");
+    assert_eq!(circuit_limit(&engine), 2.0);
+    work(&engine, (40, "/20"), || circuit_limit(&engine) >= 4.0);
+    holds("the condition's end", || !conditions(&engine).contains(&"circuit-floored".into()));
+    let status = ask_admin(&engine, "GET", "/status.json", "", "");
+    let status: serde_json::Value = serde_json::from_str(&status.text()).expect("JSON");
+    let backend = &status["backends"]["list"][0];
+    assert_eq!(backend["circuit_adaptive"], true, "{backend}");
+    assert!(backend["circuit_limit"].as_f64().is_some_and(|limit| limit >= 4.0), "{backend}");
+    // Other bounds hold at once; a fixed limit and none are what they say.
+    for (circuit, limit) in [
+        ("{ adaptive = true, requests = 3, requests_min = 3 }", 3.0),
+        ("{ requests = 7 }", 7.0),
+        ("{ adaptive = true }", 7.0),
+        ("{}", 0.0),
+        ("{ adaptive = true, requests_min = 40 }", 40.0),
+    ] {
+        engine.rewrite(&config(circuit));
+        engine.reload();
+        holds(circuit, || circuit_limit(&engine) == limit);
+    }
+    assert_eq!(engine.client("plain").get("/1").status, 200);
 }

@@ -409,7 +409,7 @@ mod tests {
         via = true
         health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, interval_down = "30s", start = "down" }
         outlier = { consecutive_failures = 7, ejection = "1m" }
-        circuit = { requests = 100 }
+        circuit = { requests = 100, adaptive = true, requests_min = 8 }
         [backend.grpc]
         servers = ["srv+_grpc._tcp.app.internal"]
         health = { kind = "grpc", service = "shop.Cart" }
@@ -650,7 +650,7 @@ mod tests {
         assert_eq!(shown["backend"]["grpc"]["servers"][0]["address"], "srv+_grpc._tcp.app.internal");
         assert_eq!(shown["backend"]["raw"]["health"]["kind"], "tcp");
         assert_eq!(shown["backend"]["app"]["outlier"]["consecutive_failures"], 7);
-        assert_eq!(shown["backend"]["app"]["circuit"]["requests"], 100);
+        assert_eq!(shown["backend"]["app"]["circuit"], json!({"requests": 100, "adaptive": true, "requests_min": 8}));
         assert_eq!(shown["process"]["resolver"]["servers"], json!(["10.0.0.2:53"]));
         let cluster = &shown["cluster"];
         assert_eq!(cluster["endpoints"], json!(["https://10.0.0.5:2379", "http://127.0.0.1:2379"]));

@@ -33,7 +33,7 @@ servers = [{ address = "10.0.0.1:80", drain = true }, "app.internal:81"]
 tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, verify = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
 health = { path = "/up", method = "HEAD", status = [204, "300-302"], host = "a.example", port = 81, rise = 1, fall = 4, start = "down", interval = "3s", timeout = "2s" }
 outlier = { consecutive_failures = 7, ejection = "1m", ejection_max = "2m", interval = "3s", success_rate_servers = 2, success_rate_requests = 3, success_rate_deviation_percent = 4, ejected_percent_max = 5 }
-circuit = { requests = 100 }
+circuit = { requests = 100, adaptive = true, requests_min = 8 }
 timeouts = { close = "7s" }
 "#;
 

@@ -595,6 +595,8 @@ fn probes_and_ejections_are_checked() {
         (&outlier("intervall='1s'"), 6, 10, "did you mean `interval`?"),
         (&backend("circuit={requests=0}"), 6, 19, "`requests` is too small"),
         (&backend("circuit={request=1}"), 6, 10, "did you mean `requests`?"),
+        (&backend("circuit={requests_min=2}"), 6, 23, "`requests_min` has no effect without `adaptive`"),
+        (&backend("circuit={adaptive=true,requests=7,requests_min=8}"), 6, 48, "more than the 7 requests"),
         (&health(&format!("path='/',body='{}'", "b".repeat(1025))), 6, 23, "`body` is too long; use at most 1024 bytes"),
     ]);
     // Settings just within a bound, and one of two things that would each have an effect.

@@ -33,6 +33,7 @@ use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::acme;
+use crate::adaptive::AdaptiveLimits;
 use crate::admin::{self, AdminListener, AdminSocket};
 use crate::announce::Announcing;
 use crate::announce::guardian::Guardian;
@@ -441,6 +442,7 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reported = Reported::default();
+        let mut adaptive_limits = AdaptiveLimits::default();
         loop {
             tokio::select! {
                 () = signals.ends.received() => break Phase::Draining,
@@ -454,6 +456,8 @@ impl Main {
                 _ = signals.second_user.recv() => self.upgrade(),
                 _ = looks.tick() => {
                     self.watch.look(&self.column(), &self.telemetry.overload);
+                    let snapshot = Arc::clone(&tasks.config_status.borrow().snapshot);
+                    adaptive_limits.look(&snapshot, &self.telemetry, (&self.store, &self.column()));
                     announce_if_ready(tasks);
                 }
                 _ = beats.tick(), if watchdog.is_some() => {

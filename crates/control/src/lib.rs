@@ -5,6 +5,7 @@
 //! from another.
 
 pub mod acme;
+mod adaptive;
 pub mod admin;
 pub mod announce;
 pub mod audit;

@@ -14,6 +14,7 @@ pub mod connection_limiter;
 pub mod credits;
 pub mod dispatch;
 pub mod flows;
+pub mod gradient;
 pub mod handshake_limiter;
 pub mod health;
 pub mod limits;

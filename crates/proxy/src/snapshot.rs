@@ -41,7 +41,7 @@ use crate::limits::{self, LimitState};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
-use crate::upstream::balance::{self, SharedBalance};
+use crate::upstream::balance::SharedBalance;
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
 pub use per_core::{ClientSight, CoreSnapshot};
@@ -292,8 +292,13 @@ impl Snapshot {
             limiter.commit(coarse_millis());
         }
         for (backend, balance) in self.config.backends.iter().zip(&self.balance) {
-            balance.circuit.set_limit(balance::circuit_limit(backend));
+            balance.circuit.set_limit(backend.circuit.first_limit(balance.circuit.limit()));
         }
+    }
+
+    /// The limit of requests at a backend.
+    pub fn circuit(&self, backend: usize) -> &Credits {
+        &self.balance[backend].circuit
     }
 
     /// Puts the link profiles whose files were read again into force, for new links to key servers.
@@ -756,7 +761,7 @@ fn reload_balance(
                         (balance.loads.succeeded_by(&stay), Arc::clone(&balance.circuit))
                     }
                     None => {
-                        let (limit, cores) = (balance::circuit_limit(backend), worker_count(config));
+                        let (limit, cores) = (backend.circuit.first_limit(u32::MAX), worker_count(config));
                         (Loads::new(servers.len(), cores), Arc::new(Credits::new(limit, cores)))
                     }
                 };

@@ -95,13 +95,49 @@ pub struct Outlier {
 /// Circuit breaker, limits that keep trouble at a backend from spreading: `circuit` of `[backend.NAME]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Circuit {
-    /// Requests at the backend at a time, including those in its queue, shared evenly by the workers. Absent: no limit.
+    /// Requests at the backend at a time, including those in its queue, over all workers. Absent: no limit; with
+    /// `adaptive` the limit's upper bound, by default 1,000.
     pub requests: Option<u32>,
+    /// Whether the limit goes by how long answers take. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub adaptive: bool,
+    /// Lower bound of a limit that is adaptive. Default 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_min: Option<u32>,
 }
 
 impl Circuit {
+    /// Upper bound of an adaptive limit where none is given.
+    pub const ADAPTIVE_MAX: u32 = 1_000;
+    /// Lower bound of an adaptive limit where none is given.
+    pub const ADAPTIVE_MIN: u32 = 4;
+    /// Adaptive limit of a backend that nothing is known of, within its bounds.
+    pub const ADAPTIVE_FIRST: u32 = 32;
+
+    /// Whether there is a limit of any kind.
+    pub fn has_limit(&self) -> bool {
+        self.requests.is_some() || self.adaptive
+    }
+
     pub(crate) fn has_no_bound(&self) -> bool {
-        self.requests.is_none()
+        !self.has_limit()
+    }
+
+    /// The limit to begin with, after one of `before` if there was one. An adaptive one stays as it is if it is within
+    /// the bounds.
+    pub fn first_limit(&self, before: u32) -> u32 {
+        match self.adaptive_bounds() {
+            None => self.requests.unwrap_or(u32::MAX),
+            Some((min, max)) if before > max => Circuit::ADAPTIVE_FIRST.clamp(min, max),
+            Some((min, _)) => before.max(min),
+        }
+    }
+
+    /// Lower and upper bound of a limit that is adaptive.
+    pub fn adaptive_bounds(&self) -> Option<(u32, u32)> {
+        let max = self.requests.unwrap_or(Circuit::ADAPTIVE_MAX);
+        let min = self.requests_min.unwrap_or(Circuit::ADAPTIVE_MIN);
+        self.adaptive.then_some((min.min(max), max))
     }
 }
 

@@ -225,10 +225,25 @@ pub(crate) fn outlier(section: &mut Section<'_, '_>) -> Option<Outlier> {
 }
 
 pub(crate) fn circuit(section: &mut Section<'_, '_>) -> Circuit {
+    let report = section.report;
     let Some(mut table) = section.table("circuit") else { return Circuit::default() };
     let requests = table.integer("requests", 1..=10_000_000).map(|found| found.value);
+    let adaptive = table.boolean_or("adaptive", false);
+    let least = table.integer::<u32>("requests_min", 1..=10_000_000);
+    let (requests_min, most) = (least.as_ref().map(|found| found.value), requests.unwrap_or(Circuit::ADAPTIVE_MAX));
+    match least {
+        Some(least) if !adaptive => {
+            let fix = "leave it out, or write `adaptive = true`";
+            report.error(least.span, "`requests_min` has no effect without `adaptive`", fix);
+        }
+        Some(least) if least.value > most => {
+            let what = format!("`requests_min` is more than the {most} requests that the limit may be at most");
+            report.error(least.span, what, "use a smaller number, or raise `requests`");
+        }
+        _ => {}
+    }
     table.close();
-    Circuit { requests }
+    Circuit { requests, adaptive, requests_min }
 }
 
 /// An address, an array of them, or a table.

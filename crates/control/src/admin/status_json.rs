@@ -278,6 +278,8 @@ impl View {
             "stale_total": sums.stale,
             "connect_failures_total": sums.connect_failures,
             "queued": level(metrics.queue_depth),
+            "circuit_limit": backend.circuit.has_limit().then(|| level(metrics.circuit_limit)),
+            "circuit_adaptive": backend.circuit.adaptive,
             "queue_waits": self.store.counts(metrics.queue_wait),
             "queue_refused_total": metrics.queue_refused.each().map(|(_, counter)| count(counter)).sum::<u64>(),
             "first_bytes": self.store.counts(metrics.first_byte_duration),

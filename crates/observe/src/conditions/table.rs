@@ -447,10 +447,18 @@ pub const TABLE: &[Condition] = &[
         "circuit-open",
         "propylon_queue_refused_total",
         Problem,
-        "requests are refused: as many are in progress at the backend as its circuit.requests allows",
+        "requests are refused: as many are in progress at the backend as its circuit allows",
         "add servers, or raise circuit.requests",
     )
     .only("reason", &["circuit-open"]),
+    above(
+        "circuit-floored",
+        "propylon_circuit_floored",
+        0,
+        Problem,
+        "an adaptive limit is as low as it may be: servers answer far later than they did, or fail",
+        "look at what the servers wait for; where they are meant to take longer, raise circuit.requests_min",
+    ),
     rises(
         "queue-refused",
         "propylon_queue_refused_total",

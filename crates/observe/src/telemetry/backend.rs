@@ -25,6 +25,10 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByFault,
+    /// Requests that may be at the backend at once, 0 for no limit, and whether a limit that is adaptive has sunk to
+    /// its floor; the main thread writes both.
+    pub circuit_limit: Gauge,
+    pub circuit_floored: Gauge,
     /// Picks of a server that is not an ordinary one which is up.
     pub unusual_picks: ByReason,
     /// Copies of requests, by what became of them.
@@ -79,6 +83,16 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             ("propylon_queue_refused_total", "Requests that left the queue without a server connection."),
             label,
             |fault| fault.family() == Family::Queue,
+        ),
+        circuit_limit: r.gauge(
+            "propylon_circuit_limit",
+            "Requests that may be at the backend at once, 0: any number; with circuit.adaptive as it is found to be.",
+            by,
+        ),
+        circuit_floored: r.gauge(
+            "propylon_circuit_floored",
+            "1 while an adaptive limit is as low as it may be and keeps requests out.",
+            by,
         ),
         unusual_picks: ByReason::new(
             r,

@@ -58,11 +58,6 @@ impl SharedBalance {
     }
 }
 
-/// Requests that may be at a backend at once.
-pub fn circuit_limit(backend: &Backend) -> u32 {
-    backend.circuit.requests.unwrap_or(u32::MAX)
-}
-
 pub fn tiers(backend: &Backend) -> Tiers {
     // Servers that get no new requests are no part of what there should be.
     let backups: Vec<bool> = backend.servers.iter().map(|server| server.backup || server.drain.is_some()).collect();

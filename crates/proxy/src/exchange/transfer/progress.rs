@@ -147,12 +147,12 @@ impl Progress<'_> {
     pub fn note_head(&mut self, micros: u64, backend: &Backend) {
         self.request.note.first_byte_us = Some(micros);
         let metrics = backend.metrics();
-        self.core.metrics.observe(metrics.first_byte_duration, micros);
         self.core.metrics.increment(metrics.responses.of(self.request.response.status));
         // How long a client took to send its request is not the server's doing.
-        let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
+        let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64).unwrap_or(micros);
+        self.core.metrics.observe(metrics.first_byte_duration, since_sent);
         if let Some(in_flight) = self.in_flight {
-            in_flight.answered(self.request.response.status, since_sent.unwrap_or(micros));
+            in_flight.answered(self.request.response.status, since_sent);
         }
     }
 
