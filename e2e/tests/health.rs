@@ -422,6 +422,32 @@ fn an_outage_is_met_with_a_fifth_more_attempts_than_there_are_requests() {
 }
 
 #[test]
+fn the_budget_of_repeats_is_one_for_all_workers_and_a_reload_changes_it() {
+    let servers: Vec<String> = (0..2).map(|_| dead().to_string()).collect();
+    let text = |retries: &str| config("", &servers, retries).replacen("workers = 1", "workers = 2", 1);
+    let engine = Engine::start(&text("retries = { attempts = 3, budget = \"10%\" }"));
+    // Enough connections for either worker to have some.
+    let mut clients: Vec<Client> = (0..20).map(|_| engine.client("plain")).collect();
+    let mut ask = |rounds: usize| {
+        for _ in 0..rounds {
+            clients.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 502));
+        }
+    };
+    let attempts = || engine.metric("propylon_server_requests_total", &[]);
+    ask(30);
+    let saved = attempts();
+    assert!((600.0 + 512.0..=600.0 * 1.1 + 512.0).contains(&saved), "256 for each worker: {saved}");
+    ask(50);
+    assert_eq!(attempts() - saved, 1100.0);
+    engine.rewrite(&text("retries = { attempts = 3, budget = \"0%\" }"));
+    engine.reload();
+    let before = attempts();
+    ask(2);
+    assert_eq!(attempts() - before, 40.0);
+    assert!(engine.metric("propylon_retries_refused_total", &[]) > 0.0);
+}
+
+#[test]
 fn a_server_with_bad_answers_is_ejected_for_a_while_and_others_are_not() {
     let sick = Arc::new(AtomicBool::new(true));
     let is_sick = Arc::clone(&sick);

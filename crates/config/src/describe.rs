@@ -22,6 +22,8 @@ pub(crate) enum Form<'f> {
     Boolean,
     /// A text such as `"30s"`.
     Duration,
+    /// A text such as `"20%"`.
+    Share,
     /// A number of bytes, or a text such as `"16KiB"`.
     Size(RangeInclusive<u64>),
     /// An array of items, each in one of these forms.
@@ -49,6 +51,7 @@ pub(crate) enum Shape {
     Number(RangeInclusive<f64>),
     Boolean,
     Duration,
+    Share,
     Size(RangeInclusive<u64>),
     List(Vec<Shape>),
     Table(TableId),
@@ -149,6 +152,7 @@ fn shape(form: &Form<'_>, tables: &mut Vec<Table>) -> Shape {
         Form::Number(range) => Shape::Number(range.clone()),
         Form::Boolean => Shape::Boolean,
         Form::Duration => Shape::Duration,
+        Form::Share => Shape::Share,
         Form::Size(range) => Shape::Size(range.clone()),
         Form::List(items) => Shape::List(items.iter().map(|item| shape(item, tables)).collect()),
         Form::Table => Shape::Table(next()),

@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::schema;
 use crate::text::Lines;
 use crate::tree::Node;
-use crate::units::{DURATION_PATTERN, SIZE_PATTERN};
+use crate::units::{DURATION_PATTERN, SHARE_PATTERN, SIZE_PATTERN};
 use crate::walk::NAME_PATTERN;
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -60,7 +60,7 @@ fn is_scalar(shape: &Shape) -> bool {
     match shape {
         Shape::List(_) | Shape::Table(_) | Shape::Strings | Shape::Named(_) | Shape::Texts(_) => false,
         Shape::String | Shape::Words(_) | Shape::Integer(_) | Shape::Integers(_) | Shape::Number(_) => true,
-        Shape::Boolean | Shape::Duration | Shape::Size(_) => true,
+        Shape::Boolean | Shape::Duration | Shape::Share | Shape::Size(_) => true,
     }
 }
 
@@ -138,6 +138,7 @@ impl Writer<'_> {
             Shape::Number(range) => json!({ "type": "number", "minimum": range.start(), "maximum": range.end() }),
             Shape::Boolean => json!({ "type": "boolean" }),
             Shape::Duration => json!({ "type": "string", "pattern": DURATION_PATTERN }),
+            Shape::Share => json!({ "type": "string", "pattern": SHARE_PATTERN }),
             Shape::Size(range) => json!({ "anyOf": [
                 { "type": "integer", "minimum": range.start(), "maximum": range.end() },
                 { "type": "string", "pattern": SIZE_PATTERN },

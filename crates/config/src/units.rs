@@ -1,12 +1,17 @@
-//! Durations and sizes: a whole number and a unit.
+//! Durations and sizes, a whole number and a unit, and shares in percent.
 
 use std::time::Duration;
+
+use crate::model::Share;
 
 const DURATION_FORM: &str = "write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"";
 /// Texts that [`duration`] reads, unless the number is too large.
 pub(crate) const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h)$";
 /// Texts that [`size`] reads, unless the number is too large.
 pub(crate) const SIZE_PATTERN: &str = "^[0-9]+(B|kB|KiB|MB|MiB|GB|GiB)$";
+/// Texts that [`share`] reads, unless the number is none or too large.
+pub(crate) const SHARE_PATTERN: &str = "^[0-9.]+(%)$";
+const SHARE_FORM: &str = "write a number of percent, such as \"20%\" or \"2.5%\"";
 const SIZE_FORM: &str = "write a whole number and B, kB, KiB, MB, MiB, GB or GiB, such as \"16KiB\"";
 
 /// A duration such as `250ms`, or what to do instead.
@@ -56,6 +61,26 @@ pub(crate) fn duration_text(duration: &Duration) -> String {
         _ => (milliseconds, "ms"),
     };
     format!("{number}{unit}")
+}
+
+/// A share such as `20%` or `2.5%`, or what to do instead.
+pub(crate) fn share(text: &str) -> Result<Share, String> {
+    let (Some(number), true) = (text.strip_suffix('%'), text.len() <= 16) else {
+        return Err(match text.parse::<u8>() {
+            Ok(number) => format!("write \"{number}%\""),
+            Err(_) => SHARE_FORM.into(),
+        });
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(part) {
+        return Err(SHARE_FORM.into());
+    }
+    if part.len() > 2 {
+        return Err("write two digits behind the point at most".into());
+    }
+    let hundredths = format!("{whole}{part:0<2}").parse().ok().and_then(Share::from_hundredths);
+    hundredths.ok_or_else(|| "write \"100%\" or less".to_string())
 }
 
 /// A number of bytes such as `16KiB`, or what to do instead.
@@ -140,6 +165,30 @@ mod tests {
         assert_eq!(size("16K").unwrap_err(), "write \"16KiB\" for 1024s or \"16kB\" for 1000s");
         assert_eq!(size("16").unwrap_err(), "write 16 without quotes, or a unit such as \"16KiB\"");
         assert_eq!(size("99999999999GiB").unwrap_err(), "write a smaller number");
+    }
+
+    #[test]
+    fn shares_are_a_number_of_percent() {
+        for (text, hundredths) in [("20%", 2_000), ("2.5%", 250), ("0%", 0), ("0.05%", 5), ("100.00%", 10_000)] {
+            assert_eq!(share(text).map(Share::hundredths), Ok(hundredths), "{text}");
+        }
+        for (text, fix) in [
+            ("20", "write \"20%\""),
+            ("0.2", SHARE_FORM),
+            ("twenty%", SHARE_FORM),
+            (".5%", SHARE_FORM),
+            ("5.%", SHARE_FORM),
+            ("-1%", SHARE_FORM),
+            ("20 %", SHARE_FORM),
+            ("%", SHARE_FORM),
+            ("", SHARE_FORM),
+            ("0.001%", "write two digits behind the point at most"),
+            ("100.01%", "write \"100%\" or less"),
+            ("99999999999%", "write \"100%\" or less"),
+        ] {
+            assert_eq!(share(text), Err(fix.to_string()), "{text}");
+        }
+        assert_eq!(share("2.5%").map(|share| share.to_string()), Ok("2.5%".into()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::describe::{Form, Table, TableId};
+use crate::model::Share;
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -158,6 +159,24 @@ impl<'r, 't> Section<'r, 't> {
         let found = self.duration(key, range);
         self.default_is(key, || json!(units::duration_text(&default)));
         found.map_or(default, |found| found.value)
+    }
+
+    /// A part of something, in percent.
+    pub fn share(&mut self, key: &'static str) -> Option<Found<Share>> {
+        let node = &self.forms(key, &[Form::Share])?.node;
+        let written = match &node.value {
+            Value::String(text) => text.to_string(),
+            Value::Integer(number) => number.to_string(),
+            _ => return mismatch(self.report, key, "a share such as \"20%\"", node),
+        };
+        match units::share(&written) {
+            Ok(value) => Some(Found { value, span: node.span }),
+            Err(fix) => {
+                let what = format!("`{key}`: \"{}\" is not a share", shown(&written));
+                self.report.error(node.span, what, fix);
+                None
+            }
+        }
     }
 
     /// A number of bytes.

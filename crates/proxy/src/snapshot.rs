@@ -30,6 +30,7 @@ use propylon_policy::balance::Loads;
 use propylon_policy::credits::Credits;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::route::{Host, Path, Router, Rule};
+use propylon_policy::shared_budget::SharedBudget;
 use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, Severity, Tickets, UpstreamProfile};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -293,6 +294,7 @@ impl Snapshot {
         }
         for (backend, balance) in self.config.backends.iter().zip(&self.balance) {
             balance.circuit.set_limit(backend.circuit.first_limit(balance.circuit.limit()));
+            balance.retries.set_terms(balance::retry_terms(backend));
         }
     }
 
@@ -758,11 +760,14 @@ fn reload_balance(
                 let shared = match known {
                     Some((earlier, index)) => {
                         let (balance, stay) = (&earlier.balance[index], predecessors(servers, &earlier.servers[index]));
-                        (balance.loads.succeeded_by(&stay), Arc::clone(&balance.circuit))
+                        let (circuit, retries) = (Arc::clone(&balance.circuit), Arc::clone(&balance.retries));
+                        (balance.loads.succeeded_by(&stay), circuit, retries)
                     }
                     None => {
                         let (limit, cores) = (backend.circuit.first_limit(u32::MAX), worker_count(config));
-                        (Loads::new(servers.len(), cores), Arc::new(Credits::new(limit, cores)))
+                                                let retries = SharedBudget::new(balance::retry_terms(backend), cores);
+                        let circuit = Arc::new(Credits::new(limit, cores));
+                        (Loads::new(servers.len(), cores), circuit, Arc::new(retries))
                     }
                 };
                 all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, shared)));

@@ -39,6 +39,9 @@ pub struct Backend {
     pub timeouts: ServerTimeouts,
     /// Retries after a failed attempt, where a repeat is safe. Default 2.
     pub retries: u32,
+    /// Budget that all retries have to keep.
+    #[serde(skip)]
+    pub retry_budget: RetryBudget,
     /// Idle connections that each core keeps per server, at most. Default 128.
     pub max_idle: usize,
     /// Whether requests carry a Via field naming Propylon. Default no: nginx does not compress answers to requests with
@@ -387,6 +390,55 @@ pub enum Reuse {
     Aggressive,
     /// Any request may go out on any idle connection.
     Always,
+}
+
+/// Retries that a backend's requests may cause, over all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RetryBudget {
+    /// Retries to requests. Default 20 %.
+    #[serde(rename = "budget")]
+    pub share: Share,
+    /// Retries that are let through in each second beside the share. Default 0.
+    pub min_per_second: u32,
+}
+
+impl Default for RetryBudget {
+    fn default() -> RetryBudget {
+        RetryBudget { share: Share::from_percent(20), min_per_second: 0 }
+    }
+}
+
+/// A part of something, as in `"2.5%"`: hundredths of a percent, 10,000 at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+impl Share {
+    /// A share of so many percent, 100 at most.
+    #[must_use]
+    pub const fn from_percent(percent: u32) -> Share {
+        assert!(percent <= 100, "a share of more than all");
+        Share(100 * percent)
+    }
+
+    /// A share of so many hundredths of a percent; `None` where that is more than all.
+    pub(crate) fn from_hundredths(hundredths: u32) -> Option<Share> {
+        (hundredths <= 10_000).then_some(Share(hundredths))
+    }
+
+    /// The share in hundredths of a percent.
+    #[must_use]
+    pub fn hundredths(self) -> u32 {
+        self.0
+    }
+}
+
+shown::serialize_as_displayed!(Share);
+
+/// The share as it is written.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 100.0)
+    }
 }
 
 /// Queue of the requests that wait for a server connection.

@@ -10,13 +10,18 @@ use super::{balance, health, sticky};
 use crate::address;
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{Backend, Drain, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
+use crate::model::{
+    Backend, Drain, ProxyProtocol, Queue, RetryBudget, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts,
+};
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
-use crate::walk::{Found, Named, Section, mismatch};
+use crate::walk::{Found, Named, Section, integer, mismatch};
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
+const RETRIES: RangeInclusive<i128> = 0..=10;
+const RETRIES_DEFAULT: u32 = 2;
+const PER_SECOND: RangeInclusive<i128> = 0..=1_000_000;
 const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
@@ -52,7 +57,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
     let min_healthy = section.integer_or("min_healthy", 0..=100, 0);
     let timeouts = timeouts(section.table("timeouts"));
-    let retries = section.integer_or("retries", 0..=10, 2);
+    let (retries, retry_budget) = retries(&mut section);
     let via = section.boolean_or("via", false);
     let max_idle = section.integer_or("max_idle", 0..=65_536, 128);
     let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
@@ -70,6 +75,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         queue,
         timeouts,
         retries,
+        retry_budget,
         max_idle,
         via,
         min_idle,
@@ -236,6 +242,28 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
+}
+
+/// Reads `retries`: their number, or a table.
+fn retries(section: &mut Section<'_, '_>) -> (u32, RetryBudget) {
+    let (report, budget) = (section.report, RetryBudget::default());
+    section.default_is("retries", || RETRIES_DEFAULT.into());
+    let Some(entry) = section.forms("retries", &[Form::Integer(RETRIES), Form::Table]) else {
+        return (RETRIES_DEFAULT, budget);
+    };
+    if !matches!(entry.node.value, Value::Table(_)) {
+        let found = integer(report, "retries", &entry.node, RETRIES);
+        return (found.map_or(RETRIES_DEFAULT, |found| found.value), budget);
+    }
+    let Some(mut table) = Section::of(report, &entry.node, "`retries`", entry.node.span) else {
+        return (RETRIES_DEFAULT, budget);
+    };
+    let attempts = table.integer_or("attempts", RETRIES, RETRIES_DEFAULT);
+    table.default_is("budget", || budget.share.to_string().into());
+    let share = table.share("budget").map_or(budget.share, |found| found.value);
+    let min_per_second = table.integer_or("min_per_second", PER_SECOND, budget.min_per_second);
+    table.close();
+    (attempts, RetryBudget { share, min_per_second })
 }
 
 fn queue(section: &mut Section<'_, '_>) -> Queue {

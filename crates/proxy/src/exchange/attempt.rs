@@ -53,7 +53,7 @@ pub async fn forward(
         core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
         return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
     };
-    state.retry_budget.borrow_mut().earn();
+    backend.shared.retries.earn(state.pool.core());
     let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
     let mut forwarding = Forwarding::new(client, request, listener, backend);
@@ -307,8 +307,7 @@ impl<'s> Forwarding<'s> {
             core.metrics.increment(metrics.stale_retries);
         } else if failed.fault == Fault::RetriedStatus {
             // The budget has paid before the response was thrown away.
-        } else if !backend.state.retry_budget.borrow_mut().spend() {
-            core.metrics.increment(metrics.retries_refused);
+        } else if !backend.spend_retry() {
             return Some(end_failed(client, request, (backend, upload), &failed));
         }
         core.metrics.increment(metrics.retries);

@@ -370,15 +370,14 @@ impl<'a> Transfer<'a> {
     /// Checks that the response is the last word: its route may have another attempt made for such a status, where all
     /// of the request can be sent again.
     fn check_status(&self) -> Result<(), Stop> {
-        let Progress { request, upload, backend, core, .. } = &self.progress;
+        let Progress { request, upload, backend, .. } = &self.progress;
         let status = request.response.status;
         let rules = request.steps.as_deref().and_then(|steps| steps.retries.as_ref());
         let is_meant = rules.is_some_and(|rules| rules.takes_status(status)) && request.head.method.is_idempotent();
         if !is_meant || !upload.is_untouched() || request.note.attempts > backend.terms.retries {
             return Ok(());
         }
-        if !backend.state.retry_budget.borrow_mut().spend() {
-            core.metrics.increment(backend.metrics().retries_refused);
+        if !backend.spend_retry() {
             return Ok(());
         }
         Err(Stop::Server(Attempt::new(Fault::RetriedStatus, Repeatable::Unanswered)))

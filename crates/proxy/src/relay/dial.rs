@@ -49,7 +49,7 @@ pub async fn dial(
     let need = Need { fit: Fit::New, certain: false, owner: None };
     let affinity = Affinity::of_client(connection.peer.ip(), config);
     let mut retry_state = RetryState { affinity, ..RetryState::default() };
-    backend.state.retry_budget.borrow_mut().earn();
+    backend.shared.retries.earn(backend.state.pool.core());
     loop {
         let found = find(&mut ClientSide::Http1(connection), backend, &need, &mut retry_state).await;
         note.queue_us = retry_state.queue_us.map(narrow);
@@ -84,8 +84,7 @@ pub async fn dial(
                 if failed.repeatable == Repeatable::No || retry_state.failures > config.retries {
                     return Err(failed.fault);
                 }
-                if !backend.state.retry_budget.borrow_mut().spend() {
-                    core.metrics.increment(metrics.retries_refused);
+                if !backend.spend_retry() {
                     return Err(failed.fault);
                 }
                 core.metrics.increment(metrics.retries);

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{self as config, BackendId, Config};
+use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::{BackendHandles, BackendMetrics, ServerMetrics};
 use propylon_policy::balance::{Balancer, Tier, Tiers};
-use propylon_policy::budget::Budget;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::suspect::Suspects;
 use propylon_tls::Connector;
@@ -175,6 +175,15 @@ impl Backend {
         &self.config.backends[self.id.0]
     }
 
+    /// Takes a repeat from the budget, if there is one; counts those that are refused.
+    pub fn spend_retry(&self) -> bool {
+        let is_paid = self.shared.retries.spend(self.state.pool.core(), coarse_millis());
+        if !is_paid {
+            self.services.metrics.increment(self.metrics().retries_refused);
+        }
+        is_paid
+    }
+
     pub fn metrics(&self) -> &Arc<BackendMetrics> {
         &self.metrics.backend
     }
@@ -253,7 +262,6 @@ impl Backend {
         BackendState {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(state.suspects.borrow().succeeded_by(&same)),
-            retry_budget: RefCell::new(state.retry_budget.borrow().clone()),
             reopened: next.pool.endpoints.iter().enumerate().map(seen).collect(),
             ..next
         }
@@ -267,7 +275,6 @@ pub struct BackendState {
     pub suspects: RefCell<Suspects>,
     /// Some server was suspect when the metrics were last told.
     pub told_suspects: Cell<bool>,
-    pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
     /// Whether each server gets new requests, by server.
     takes: Box<[bool]>,
@@ -361,7 +368,6 @@ impl BackendState {
         let pool = Pool::new(backend, core, parts.limiter.cloned(), parts.endpoints(), Rc::default());
         BackendState {
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
-            retry_budget: RefCell::new(Budget::new()),
             reopened: pool.endpoints.iter().map(|endpoint| Cell::new(endpoint.reopened())).collect(),
             ..BackendState::with(parts, pool)
         }
@@ -376,7 +382,6 @@ impl BackendState {
             suspects: RefCell::new(Suspects::new(0)),
             // Whatever was told of an earlier configuration's servers is told anew.
             told_suspects: Cell::new(true),
-            retry_budget: RefCell::new(Budget::new()),
             takes: backend.servers.iter().map(takes).collect(),
             reopened: Box::default(),
             changes: Cell::new(None),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use propylon_config::{Backend, Balance};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
 use propylon_policy::credits::Credits;
+use propylon_policy::shared_budget::{self, SharedBudget};
 use propylon_policy::suspect::Suspects;
 use propylon_steps::conditions::Request as Facts;
 use propylon_steps::split::{key_of_address, key_of_request};
@@ -20,6 +21,8 @@ pub struct SharedBalance {
     pub loads: Arc<Loads>,
     /// For requests at the backend, by whatever configuration: a successor has the same.
     pub circuit: Arc<Credits>,
+    /// Repeats that requests of this backend may cause, by whatever configuration.
+    pub retries: Arc<SharedBudget>,
     /// For consistent hashing.
     table: Option<Arc<Maglev>>,
     pub sticky: Option<Sticky>,
@@ -31,14 +34,14 @@ impl SharedBalance {
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
         sticky: Option<Sticky>,
-        (loads, circuit): (Arc<Loads>, Arc<Credits>),
+        (loads, circuit, retries): (Arc<Loads>, Arc<Credits>, Arc<SharedBudget>),
     ) -> SharedBalance {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         let table = hashes.then(|| {
             let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
             Arc::new(Maglev::new(&identities, &weights(backend)))
         });
-        SharedBalance { loads, circuit, table, sticky }
+        SharedBalance { loads, circuit, retries, table, sticky }
     }
 
     /// One core's balancer.
@@ -56,6 +59,12 @@ impl SharedBalance {
         let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
         Balancer::new(method, &weights(backend), services as u64, slow_start, self.loads.for_core(services))
     }
+}
+
+/// Budget of a backend's repeats.
+pub fn retry_terms(backend: &Backend) -> shared_budget::Terms {
+    let budget = &backend.retry_budget;
+    shared_budget::Terms { share: budget.share.hundredths(), per_second: budget.min_per_second }
 }
 
 pub fn tiers(backend: &Backend) -> Tiers {
