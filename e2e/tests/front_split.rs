@@ -2,15 +2,16 @@
 //! limits.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, frame, request};
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::wait::WAIT_MAX;
-use propylon_e2e::{Ending, Engine, Origin, Scratch, binaries, http};
+use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, binaries, http};
 
 /// An origin that says its name.
 fn named(name: &'static str) -> Origin {
@@ -590,4 +591,65 @@ fn explain_and_check_know_all_backends_of_a_route() {
         (&one["split"][1]["weight"], &one["fallback"], &one["backend"]["name"]),
         (&10.into(), &"c".into(), &"a".into())
     );
+}
+
+/// One server of one connection, which answers a request with each message, over two workers; routes of each priority.
+fn queueing(queue: &str) -> (Engine, Origin, Sender<()>) {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::answering(move |_| {
+        let _ = wait.lock().expect("nobody panics with it").recv_timeout(WAIT_MAX);
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".into()
+    });
+    let server = format!("{{ address = \"{}\", max_connections = 1 }}", origin.address());
+    let backend = format!("[backend.a]\nservers = [{server}]\nreuse = \"always\"\nqueue = {queue}\n");
+    let routes =
+        ["high", "low"].map(|name| format!("[[route]]\npath = \"/{name}\"\nbackend = \"a\"\npriority = \"{name}\"\n"));
+    let text = config(&[backend], &format!("backend = \"a\"\n{}", routes.concat()));
+    (Engine::start(&format!("[process]\nworkers = 2\n{text}")), origin, go)
+}
+
+/// Asks, and waits until so many are in the queue.
+fn queued(engine: &Engine, path: &str, depth: usize) -> Client {
+    let mut client = engine.client("plain");
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    engine.metric_reaches("propylon_queue_depth", &[], depth as f64);
+    client
+}
+
+#[test]
+fn requests_of_a_higher_priority_are_served_first_over_all_workers() {
+    let (engine, origin, go) = queueing("{ timeout = \"60s\" }");
+    let mut clients = vec![queued(&engine, "/first", 0)];
+    engine.metric_reaches("propylon_server_requests_total", &[], 1.0);
+    let paths = ["/low/1", "/2", "/low/3", "/high/4", "/5", "/high/6"];
+    clients.extend(paths.iter().zip(1..).map(|(path, depth)| queued(&engine, path, depth)));
+    clients.iter().for_each(|_| go.send(()).expect("the origin waits"));
+    assert!(clients.iter_mut().all(|client| client.read_response().status == 200));
+    let text = origin.received_text();
+    let asked: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("GET ")?.split(' ').next()).collect();
+    assert_eq!(asked, ["/first", "/high/4", "/high/6", "/2", "/5", "/low/1", "/low/3"]);
+}
+
+#[test]
+fn a_full_queue_turns_away_the_newest_of_the_lowest_priority() {
+    let (engine, _origin, go) = queueing("{ timeout = \"60s\", limit = 3 }");
+    let mut served = vec![queued(&engine, "/first", 0)];
+    engine.metric_reaches("propylon_server_requests_total", &[], 1.0);
+    let mut low = queued(&engine, "/low/1", 1);
+    let mut lower = queued(&engine, "/low/2", 2);
+    served.push(queued(&engine, "/3", 3));
+    let answered = |client: &mut Client| {
+        let response = client.read_response();
+        (response.status, response.text())
+    };
+    let full = || (503, "503 Service Unavailable: queue-full\n".to_owned());
+    served.push(queued(&engine, "/high/4", 3));
+    assert_eq!(answered(&mut lower), full());
+    served.push(queued(&engine, "/5", 3));
+    assert_eq!(answered(&mut low), full());
+    assert_eq!(answered(&mut queued(&engine, "/low/6", 3)), full());
+    assert_eq!(answered(&mut queued(&engine, "/7", 3)), full(), "the newest of those that are left");
+    served.iter().for_each(|_| go.send(()).expect("the origin waits"));
+    assert!(served.iter_mut().all(|client| client.read_response().status == 200));
 }

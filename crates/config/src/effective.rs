@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Acme, Action, Backend, BackendId, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck,
-    HostPattern, Listener, Outlier, PathPattern, Route, Side, SideSticky, Signer, SignerServer, Steps, TicketKeys,
-    TlsProfile, Tracing, units,
+    HostPattern, Listener, Outlier, PathPattern, RetryBudget, Route, Side, SideSticky, Signer, SignerServer, Steps,
+    TicketKeys, TlsProfile, Tracing, units,
 };
 
 /// The whole configuration, as an object with the sections of a configuration file.
@@ -163,6 +163,10 @@ fn backend(backend: &Backend) -> Value {
     let mut value = shown(backend);
     value["servers"] = backend.servers.iter().map(shown).collect();
     value["balance"] = json!(backend.balance.name());
+    if backend.retry_budget != RetryBudget::default() {
+        value["retries"] = shown(&backend.retry_budget);
+        value["retries"]["attempts"] = json!(backend.retries);
+    }
     match &backend.balance {
         Balance::P2cEwma { decay } => value["ewma_decay"] = json!(units::duration_text(decay)),
         Balance::ConsistentHash(to) => value["hash"] = hash(to),
@@ -429,6 +433,7 @@ mod tests {
         balance = "p2c-ewma"
         ewma_decay = "3s"
         servers = ["10.0.1.1:80"]
+        retries = { attempts = 1, budget = "12.5%", min_per_second = 10 }
         sticky = { cookie = "seat", secure = false, same_site = "unsaid" }
         [[route]]
         path = "/quick"
@@ -509,6 +514,7 @@ mod tests {
         fallback = "grpc"
         timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
         retries = { attempts = 3, on = ["connect", "timeout", 503], backoff = "25ms" }
+        priority = "low"
         body_limit = "2MiB"
         mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }
         [backend.raw2]

@@ -12,9 +12,9 @@ use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
-    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey, Listener,
-    ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Proof, Protocol, Redirect, RedirectPath, Route,
-    ServerProtocol, TextTest, TlsFact, TlsProfile,
+    AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey,
+    Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Priority, Proof, Protocol, Redirect,
+    RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -36,6 +36,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     facts_of_routes(report, config, routes);
     hidden::check(report, routes);
     mirrors(report, config, routes);
+    priorities(report, config, routes);
     auth(report, config, routes);
     change::check(report, config, routes);
     logged_keys(report, config, routes);
@@ -526,6 +527,22 @@ fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
                 report.error(draft.span, what, "remove the condition, or the field from `request_headers`");
                 break;
             }
+        }
+    }
+}
+
+/// Priorities where nobody ever waits.
+fn priorities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete && draft.route.steps.priority != Priority::Normal) {
+        let Action::Backend(first) = draft.route.action else { continue };
+        let mut backends = std::iter::once(first).chain(draft.route.steps.other_backends());
+        let has_queue = |backend: &Backend| {
+            let is_limited = backend.servers.iter().any(|server| server.max_connections.is_some());
+            backend.queue.limit > 0 && (is_limited || backend.protocol != ServerProtocol::Http1)
+        };
+        if !backends.any(|id| config.backends.get(id.0).is_none_or(has_queue)) {
+            let what = "`priority` has no effect: requests of this route never wait for a connection";
+            report.warning(draft.span, what, "give the servers of its backend `max_connections`, or remove `priority`");
         }
     }
 }

@@ -152,6 +152,10 @@ fn every_key_of_a_backend_reaches_the_model() {
     let said = (sticky.secure, sticky.http_only, sticky.same_site);
     assert_eq!(said, (CookieSecure::Always, false, SameSite::Strict));
     assert_eq!((app.reuse, app.retries, app.max_idle, app.via), (Reuse::Aggressive, 0, 3, true));
+    assert_eq!((app.retry_budget.share.hundredths(), app.retry_budget.min_per_second), (2_000, 0));
+    let quick = &config.backends[1];
+    let budget = (quick.retry_budget.share.hundredths(), quick.retry_budget.min_per_second);
+    assert_eq!((quick.retries, budget), (3, (250, 7)));
     assert_eq!((app.min_idle, app.max_requests.map(Into::into), app.max_lifetime), (2, Some(1000), Some(seconds(600))));
     assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1), target: Some(Duration::from_millis(200)) });
     let limits = app.servers.iter().map(|server| server.max_connections.map(u32::from));
@@ -246,6 +250,7 @@ fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let retries = Retries { attempts: Some(1), on, backoff: Some(Duration::from_millis(20)) };
     let mirror = Mirror { backend: BackendId(0), millionths: 5_000, body_bytes_max: 2048, in_flight_max: 3 };
     assert_eq!(steps.mirror, Some(mirror));
+    assert_eq!(steps.priority, Priority::High);
     assert_eq!((&steps.retries, steps.body_limit), (&Some(retries), Some(1024)));
 }
 
@@ -393,7 +398,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:15:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:73:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:78:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

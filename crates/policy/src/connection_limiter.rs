@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::predecessors::Predecessors;
-use crate::queue::{Order, Queue, Turns};
+use crate::queue::{Arrival, Order, Queue, Turns};
 
 pub use crate::queue::QueueTicket;
 
@@ -250,24 +250,24 @@ impl<C> ConnectionLimiter<C> {
     /// ticket is polled with [`ConnectionLimiter::poll`] and given up with [`ConnectionLimiter::leave`], both of this
     /// limiter or of one that has the same servers as well.
     pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<QueueTicket, Full> {
-        self.join_again(wants, now, now)
+        self.join_again(wants, Arrival::at(now), now)
     }
 
-    /// Joins like [`ConnectionLimiter::join`], for a request that has waited before, `since` then. A full queue refuses its
-    /// newest waiter, whether or not that is the one that joins; under overload, when the newest are served first, the
-    /// oldest waiter is refused.
-    pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<QueueTicket, Full> {
+    /// Joins like [`ConnectionLimiter::join`], for a request that may have waited before, and has a priority. A full queue
+    /// refuses the newest waiter of its lowest priority, whether or not that is the one that joins; under overload, when
+    /// the newest are served first, the oldest of these is refused.
+    pub fn join_again(&self, wants: impl Into<Box<[usize]>>, arrival: Arrival, now: u64) -> Result<QueueTicket, Full> {
         let wants: Box<[usize]> = wants.into();
         let wants: Box<[_]> = wants.iter().map(|server| &self.servers[*server]).collect();
         let mut queue = self.shared.lock();
-        let ticket = queue.join(&wants, since);
+        let ticket = queue.join(&wants, arrival);
         let mut woken = Vec::new();
         for server in &wants {
             woken.extend(server.serve(&mut queue, now));
         }
         let waits = !queue.granted.contains_key(&ticket);
         let is_over = waits && queue.waiters.len() > queue.bounds.limit;
-        let refused = is_over.then(|| queue.overdue(now).or_else(|| queue.newest())).flatten();
+        let refused = is_over.then(|| queue.least(now)).flatten();
         let full = refused == Some(ticket);
         if let Some(refused) = refused {
             queue.lose(refused);
@@ -324,7 +324,7 @@ impl<C> ConnectionLimiter<C> {
         award.connection.map_or(Grant::Permit(server), |connection| Grant::Connection(server, connection))
     }
 
-    /// Oldest and newest waiter that would take this server.
+    /// Oldest waiter that would take this server, and the newest of the same priority.
     pub fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
         let server = &self.servers[server];
         server.is_wanted().then(|| self.shared.lock().ends(server.number)).flatten()
@@ -431,8 +431,8 @@ impl<C> WaitQueue<C> {
         }
     }
 
-    fn join(&mut self, wants: &[&Arc<ServerPermits<C>>], since: u64) -> QueueTicket {
-        let ticket = QueueTicket::new(since, self.next);
+    fn join(&mut self, wants: &[&Arc<ServerPermits<C>>], arrival: Arrival) -> QueueTicket {
+        let ticket = self.bounds.order.ticket(arrival, self.next);
         self.next += 1;
         let due = (!wants.is_empty()).then(|| self.turns.due(self.takers()));
         let numbers: Box<[u64]> = wants.iter().map(|server| server.number).collect();
@@ -518,17 +518,20 @@ impl<C> WaitQueue<C> {
 
     fn ends(&self, server: u64) -> Option<(QueueTicket, QueueTicket)> {
         let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].queue);
-        Some((kinds().filter_map(Queue::oldest).min()?, kinds().filter_map(Queue::newest).max()?))
+        let oldest = kinds().filter_map(Queue::oldest).min()?;
+        Some((oldest, kinds().filter_map(|queue| queue.newest_of(oldest.priority)).max()?))
     }
 
-    /// Oldest waiter, if its wait amounts to overload.
-    fn overdue(&self, now: u64) -> Option<QueueTicket> {
-        let oldest = self.kinds.iter().filter_map(|kind| kind.queue.oldest()).min()?;
-        self.bounds.order.is_overload(oldest.since, now).then_some(oldest)
-    }
-
-    fn newest(&self) -> Option<QueueTicket> {
-        self.kinds.iter().filter_map(|kind| kind.queue.newest()).max()
+    /// Waiter that makes way where there are too many: of the lowest priority the oldest, if its wait amounts to
+    /// overload, or the newest.
+    fn least(&self, now: u64) -> Option<QueueTicket> {
+        let queues = || self.kinds.iter().map(|kind| &kind.queue);
+        let lowest = queues().filter_map(Queue::lowest).max()?;
+        let oldest = queues().filter_map(|queue| queue.oldest_of(lowest)).min()?;
+        match self.bounds.order.is_overload(oldest.since, now) {
+            true => Some(oldest),
+            false => queues().filter_map(|queue| queue.newest_of(lowest)).max(),
+        }
     }
 
     fn answer(&mut self, ticket: QueueTicket, answer: Result<Award<C>, Full>) -> Option<Waker> {

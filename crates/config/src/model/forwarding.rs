@@ -51,6 +51,19 @@ pub struct RouteTimeouts {
     pub body: Option<Duration>,
 }
 
+/// Priority of a route's requests among those that wait for a connection or a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Requests that count as having come a quarter of the queue's time earlier.
+    High,
+    /// Requests that are served in the order in which they come.
+    #[default]
+    Normal,
+    /// Requests that count as having come a quarter of the queue's time later, and make way first.
+    Low,
+}
+
 /// Repeats of a route's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Retries {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, RequestChanges, ResponseChanges, Retries, RouteTimeouts,
-    SecurityHeaders, Split,
+    Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, Priority, RequestChanges, ResponseChanges, Retries,
+    RouteTimeouts, SecurityHeaders, Split,
 };
 
 /// Steps of a route. Default none: its requests cost nothing more.
@@ -42,6 +42,9 @@ pub struct Steps {
     pub timeouts: RouteTimeouts,
     /// Repeats in place of the backend's. Absent: as the backend has it.
     pub retries: Option<Retries>,
+    /// Priority where requests wait for a connection to a server. Default normal.
+    #[serde(skip_serializing_if = "is_default")]
+    pub priority: Priority,
     /// Longest body that a request may have, in bytes. Absent: any.
     pub body_limit: Option<u64>,
     /// Copies for another backend. Absent: none.

@@ -1,5 +1,5 @@
 //! Steps of `[[route]]` about where its requests go: `backend` as a list, `sticky`, `fallback`, `timeouts`, `retries`,
-//! `mirror`.
+//! `priority`, `mirror`.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use super::values::{DAY, HOUR, MILLISECOND, seconds, up_to};
 use super::{balance, sticky};
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{At, BackendId, Mirror, Retries, RetryOn, RouteTimeouts, Side, SideSticky, Split, Sticky};
+use crate::model::{At, BackendId, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky, Split, Sticky};
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
@@ -163,6 +163,12 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
     timeouts
 }
 
+/// Reads `priority`.
+pub(super) fn priority(section: &mut Section<'_, '_>) -> Priority {
+    let choices = [("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)];
+    section.choice_or("priority", &choices, Priority::Normal)
+}
+
 /// Reads `retries`: their number, or a table.
 pub(super) fn retries(section: &mut Section<'_, '_>) -> Option<Retries> {
     let report = section.report;
@@ -268,7 +274,7 @@ fn percent(table: &mut Section<'_, '_>) -> Option<u32> {
 
 /// Says which key of a route needs a backend, where it has none.
 pub(super) fn without_backend(section: &mut Section<'_, '_>) {
-    for key in ["sticky", "fallback", "timeouts", "retries", "mirror"] {
+    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "mirror"] {
         let Some(Entry { key_span, .. }) = section.entry(key) else { continue };
         let what = format!("`{key}` is about a backend, and this route has none");
         section.report.error(*key_span, what, "remove it, or give the route a `backend`");

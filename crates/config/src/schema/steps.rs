@@ -36,6 +36,7 @@ pub(crate) fn steps(
         mirror: forwarding::mirror(context, section, &own),
         timeouts: forwarding::timeouts(section),
         retries: forwarding::retries(section),
+        priority: forwarding::priority(section),
         body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
         split,
     }

@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     fn new(limit: usize) -> World {
-        let bounds = Bounds { limit, order: Order { target: Some(TARGET) } };
+        let bounds = Bounds { limit, order: Order { target: Some(TARGET), head_start: 0 } };
         let limiter = ConnectionLimiter::new(&[PERMITS], 1, bounds);
         World { limiter, now: 0, working: VecDeque::new(), waiting: Vec::new(), refused: 0 }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::Wake;
 
 use super::*;
+use crate::queue::Priority;
 
 /// A connection, known by its server: in the simulation by the name that this has in every list.
 type Connection = usize;
@@ -71,7 +72,8 @@ impl World {
     fn new(random: &mut fastrand::Rng) -> World {
         let max: Vec<u32> = (0..random.usize(1..4)).map(|_| random.u32(1..5)).collect();
         let (cores, limit) = (random.usize(1..5), random.usize(0..12));
-        let order = Order { target: random.bool().then(|| random.u64(0..40)) };
+        let head_start = random.u64(0..20);
+        let order = Order { target: random.bool().then(|| random.u64(0..40)), head_start };
         let bounds = Bounds { limit, order };
         World {
             lists: vec![List { limiter: ConnectionLimiter::new(&max, cores, bounds), names: (0..max.len()).collect() }],
@@ -193,10 +195,14 @@ impl World {
         let waiting = limiter.depth();
         let is_overload = |since: u64| self.bounds.order.is_overload(since, self.now);
         let overload = is_overload(since) || self.waiting.iter().any(|other| is_overload(other.ticket.since));
-        match limiter.join_again(indexes, since, self.now) {
+        let priority = [Priority::High, Priority::Normal, Priority::Low][random.usize(..3)];
+        match limiter.join_again(indexes, Arrival { since, priority }, self.now) {
             Err(Full) => {
+                let is_lower = self.waiting.iter().any(|other| other.ticket.priority > priority);
+                assert!(!is_lower, "refused before one who matters less");
                 assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the queue", self.bounds.limit);
-                let came_later = self.waiting.iter().any(|other| other.ticket.since > since);
+                let came_later =
+                    self.waiting.iter().any(|other| other.ticket.priority == priority && other.ticket.since > since);
                 assert!(overload || !came_later, "refused before one who came later");
             }
             Ok(ticket) => {
@@ -298,8 +304,11 @@ impl World {
                 }
             }
         }
-        // In a queue that goes by its order it is the last one who makes way, for one who came back.
-        let in_order = |ticket: &QueueTicket| still.last().is_none_or(|last| last.ticket < *ticket);
+        // It is one of the lowest who makes way, and in a queue that goes by its order the last of these.
+        let is_lowest = |ticket: &QueueTicket| still.iter().all(|other| other.ticket.priority <= ticket.priority);
+        assert!(displaced.iter().all(is_lowest));
+        let is_last = |ticket: &QueueTicket, other: &QueueTicket| other.priority < ticket.priority || other < ticket;
+        let in_order = |ticket: &QueueTicket| still.iter().all(|other| is_last(ticket, &other.ticket));
         assert!(self.bounds.order.target.is_some() || displaced.iter().all(in_order));
         self.waiting = still;
     }
@@ -496,7 +505,7 @@ const GRANTED: Poll<Result<Grant<Connection>, Full>> = Poll::Ready(Ok(Grant::Per
 
 #[test]
 fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_line() {
-    let bounds = Bounds { limit: 3, order: Order { target: Some(100) } };
+    let bounds = Bounds { limit: 3, order: Order { target: Some(100), head_start: 0 } };
     let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, bounds);
     assert!(limiter.try_take(0) && limiter.try_take(1));
     let mut tickets: Vec<QueueTicket> = [0, 10, 20].map(|now| limiter.join([0, 1], now).unwrap()).into();
@@ -514,7 +523,7 @@ fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_lin
 
 #[test]
 fn who_waits_for_something_else_counts_gets_nothing_here_and_makes_way_as_the_others_do() {
-    let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
+    let bounds = Bounds { limit: 2, order: Order { target: Some(100), head_start: 0 } };
     let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1], 1, bounds);
     assert!(limiter.try_take(0));
     let first = limiter.join([], 0).unwrap();
@@ -537,20 +546,20 @@ fn who_comes_back_is_before_those_who_came_since_and_as_overdue_as_it_was() {
     let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(2));
     assert!(limiter.try_take(0));
     let [later, last] = [10, 20].map(|now| limiter.join([0], now).unwrap());
-    let back = limiter.join_again([0], 5, 30).unwrap();
+    let back = limiter.join_again([0], Arrival::at(5), 30).unwrap();
     assert_eq!(limiter.ends(0), Some((back, later)));
     assert_eq!(heard(&limiter, &[later, back, last]), [Poll::Pending, Poll::Pending, Poll::Ready(Err(Full))]);
-    assert_eq!(limiter.join_again([0], 11, 30), Err(Full), "there is nobody who came later");
+    assert_eq!(limiter.join_again([0], Arrival::at(11), 30), Err(Full), "there is nobody who came later");
     limiter.release(0, 40);
     assert_eq!(heard(&limiter, &[later, back]), [Poll::Pending, GRANTED]);
 
-    let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
+    let bounds = Bounds { limit: 2, order: Order { target: Some(100), head_start: 0 } };
     let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1], 1, bounds);
     assert!(limiter.try_take(0));
     let [first, second] = [100, 101].map(|now| limiter.join([0], now).unwrap());
-    assert_eq!(limiter.join_again([0], 10, 150), Err(Full), "it is the one who has waited for too long");
+    assert_eq!(limiter.join_again([0], Arrival::at(10), 150), Err(Full), "it is the one who has waited for too long");
     assert_eq!(limiter.leave(first), None);
-    let back = limiter.join_again([0], 10, 150).unwrap();
+    let back = limiter.join_again([0], Arrival::at(10), 150).unwrap();
     limiter.release(0, 150);
     assert_eq!(heard(&limiter, &[second, back]), [GRANTED, Poll::Pending], "the newest first");
 }

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 
 use propylon_config::{
     Action, At, Auth, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
-    Problem, Proof, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps, TlsFact,
+    Priority, Problem, Proof, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps,
+    TlsFact,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -532,6 +533,9 @@ impl Explanation<'_> {
     fn describe_terms(&self, steps: &Steps, line: &mut impl FnMut(&str, &str)) {
         if steps.timeouts != RouteTimeouts::default() {
             line("timeouts", &json!(steps.timeouts).to_string());
+        }
+        if steps.priority != Priority::default() {
+            line("priority", &json!(steps.priority).as_str().unwrap_or_default().to_owned());
         }
         if let Some(bytes) = steps.body_limit {
             line("body_limit", &format!("{bytes} bytes"));

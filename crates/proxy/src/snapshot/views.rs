@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use propylon_config::{Action, BackendId, Route, RouteTimeouts};
+use propylon_config::{self as config, Action, BackendId, Route, RouteTimeouts};
+use propylon_policy::queue::Priority;
 use propylon_steps::Steps;
 use propylon_steps::split::Split;
 
@@ -16,7 +17,12 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
     let (timeouts, retries) = (&route.steps.timeouts, &route.steps.retries);
     let keeps_to_sides = steps.split.as_ref().is_some_and(|split| split.sets_cookies());
     let attempts = retries.as_ref().and_then(|retries| retries.attempts);
-    if *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides {
+    let priority = match route.steps.priority {
+        config::Priority::High => Priority::High,
+        config::Priority::Normal => Priority::Normal,
+        config::Priority::Low => Priority::Low,
+    };
+    if *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && priority == Priority::Normal {
         return Vec::new();
     }
     let mut ids = vec![*first];
@@ -33,6 +39,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             first_byte: or_own(timeouts.first_byte, own.first_byte),
             body: or_own(timeouts.body, own.body),
             retries: attempts.unwrap_or(own.retries),
+            priority,
             is_timed: timeouts.request.is_some(),
             checkout: match own.checkout {
                 Checkout::Connection | Checkout::Stream if timeouts.request.is_some() => Checkout::Timed,

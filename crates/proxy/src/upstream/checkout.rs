@@ -455,7 +455,8 @@ async fn wait(
     let full = Refusal::Queue(Fault::QueueFull);
     let watched = if h2_pools.is_empty() { Box::default() } else { wants.clone() };
     let began = Instant::now();
-    let Ok(ticket) = limiter.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
+    let arrival = backend.terms.arrival(retry_state.arrived());
+    let Ok(ticket) = limiter.join_again(wants, arrival, coarse_millis()) else { return Err(full) };
     services.metrics.raise(metrics.queue_depth);
     let queued = QueuedRequest { backend, limiter, ticket, h2_pools };
     let due = services.timers.now() + timeout;

@@ -19,7 +19,7 @@ use propylon_http::h2::Reason;
 use propylon_http::h2::hpack::BlockWriter;
 use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::BackendMetrics;
-use propylon_policy::queue::{Order, Queue, QueueTicket, Turns};
+use propylon_policy::queue::{Arrival, Order, Queue, QueueTicket, Turns};
 use propylon_sys::Address;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -102,15 +102,16 @@ pub struct Roaming {
 }
 
 impl Roamers {
-    /// Joins the requests that are invited to a stream of another server; `since` is when the request arrived.
+    /// Joins the requests that are invited to a stream of another server; `arrival` is the request's.
     pub fn join(
         self: &Rc<Roamers>,
         services: &Rc<Services>,
         wants: Rc<[Rc<H2Pool>]>,
-        since: u64,
+        arrival: Arrival,
         context: &Context<'_>,
     ) -> Roaming {
-        let ticket = QueueTicket::new(since, self.number.get());
+        let order = wants.first().map_or(Order::default(), |h2_pool| h2_pool.terms.get().order);
+        let ticket = order.ticket(arrival, self.number.get());
         self.number.set(self.number.get() + 1);
         let roaming = Roaming { services: Rc::clone(services), roamers: Rc::clone(self), ticket, wants };
         roaming.stay(context);
@@ -233,10 +234,10 @@ impl Drop for Counted {
 }
 
 impl Waiter {
-    /// False where as many wait as may. It has come `since`.
-    fn count(&self, since: u64) -> bool {
+    /// False where as many wait as may.
+    fn count(&self, arrival: Arrival) -> bool {
         let none: Box<[usize]> = Box::default();
-        let Ok(ticket) = self.limiter.join_again(none, since, coarse_millis()) else { return false };
+        let Ok(ticket) = self.limiter.join_again(none, arrival, coarse_millis()) else { return false };
         let services = Rc::clone(&self.services);
         services.metrics.raise(self.backend.queue_depth);
         let since = services.timers.now();
@@ -581,15 +582,15 @@ impl H2Pool {
         self.queue.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
     }
 
-    /// Joins the queue, with a request that arrived at `since` on the clock that all cores share.
+    /// Joins the queue, with a request of this arrival on the clock that all cores share.
     pub fn join(
         self: &Rc<H2Pool>,
         services: &Rc<Services>,
         backend: &Arc<BackendMetrics>,
         limiter: &Arc<ServerLimiter>,
-        since: u64,
+        arrival: Arrival,
     ) -> PendingStream {
-        let ticket = QueueTicket::new(since, self.number.get());
+        let ticket = self.terms.get().order.ticket(arrival, self.number.get());
         self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
             services: Rc::clone(services),
@@ -674,7 +675,7 @@ impl H2Pool {
 
     fn admit(&self, ticket: QueueTicket) {
         self.uncounted.borrow_mut().remove(&ticket);
-        if self.queue.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
+        if self.queue.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.arrival())) {
             return;
         }
         let refused = self.lose(ticket);
@@ -829,11 +830,12 @@ impl H2Pool {
     /// Whether the next turn is a request's that waits here, not one of those elsewhere, first and last.
     fn is_before(&self, (first, last): (QueueTicket, QueueTicket)) -> bool {
         let queue = self.queue.borrow();
-        let (Some(own_first), Some(own_last)) = (queue.oldest(), queue.newest()) else { return false };
+        let Some(own_first) = queue.oldest() else { return false };
+        let own_last = queue.newest_of(own_first.priority).unwrap_or(own_first);
         let longest = own_first.since.min(first.since);
         match self.turns.borrow().is_newest_first(self.terms.get().order, longest, coarse_millis()) {
-            true => own_last.since > last.since,
-            false => own_first.since <= first.since,
+            true => own_last.is_newer(last),
+            false => own_first.is_before(first),
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use propylon_config::{Backend, ServerProtocol};
 use propylon_net::timers::coarse_millis;
@@ -66,6 +67,10 @@ pub struct Pool {
     pub recent: Vec<Cell<u32>>,
 }
 
+/// Part of the time in a queue that a priority is worth beside the next one: so one of low priority waits for at most
+/// half of that time behind those who come later.
+const PRIORITY_PARTS: u64 = 4;
+
 /// Makes the limits that all cores will share for a backend; `None` where no server has or had one and a connection
 /// carries one request at a time. The limits are not in force before [`ConnectionLimiter::commit`].
 pub fn limiter(
@@ -85,7 +90,8 @@ pub fn limiter(
 }
 
 fn order(backend: &Backend) -> Order {
-    Order { target: backend.queue.target.map(|target| target.as_millis() as u64) }
+    let millis = |limit: Duration| limit.as_millis() as u64;
+    Order { target: backend.queue.target.map(millis), head_start: millis(backend.queue.timeout) / PRIORITY_PARTS }
 }
 
 fn terms(backend: &Backend) -> Terms {

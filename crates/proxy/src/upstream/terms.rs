@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use propylon_config as config;
+use propylon_policy::queue::{Arrival, Priority};
 use propylon_steps::split::SideCookies;
 
 /// Terms of the requests that go to a backend by one route, or by any that has none of its own.
@@ -14,6 +15,8 @@ pub struct RequestTerms {
     pub first_byte: u64,
     pub body: u64,
     pub retries: u32,
+    /// How much it matters in the backend's queue.
+    pub priority: Priority,
     /// Whether the whole request has a limit.
     pub is_timed: bool,
     pub checkout: Checkout,
@@ -36,6 +39,11 @@ pub enum Checkout {
 }
 
 impl RequestTerms {
+    /// Coming to a queue at this time, in milliseconds on the clock that all cores share.
+    pub fn arrival(&self, since: u64) -> Arrival {
+        Arrival { since, priority: self.priority }
+    }
+
     /// The terms of a backend itself.
     pub fn of(backend: &config::Backend, has_streams: bool, sets_cookie: bool) -> RequestTerms {
         let millis = |limit: Duration| limit.as_millis() as u64;
@@ -45,6 +53,7 @@ impl RequestTerms {
             first_byte: millis(timeouts.first_byte),
             body: millis(timeouts.body),
             retries: backend.retries,
+            priority: Priority::Normal,
             is_timed: false,
             checkout: match (backend.protocol, has_streams) {
                 (config::ServerProtocol::Http10, _) => Checkout::Http10,

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_http::fault::Fault;
+use propylon_policy::queue::Arrival;
 use propylon_policy::reuse::Fit;
 
 use super::{
@@ -190,7 +191,7 @@ async fn await_stream(
     let (connect, timeout) = (backend.terms.connect, retry_state.queue_timeout_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
-    let arrived = retry_state.arrived();
+    let arrived = backend.terms.arrival(retry_state.arrived());
     let mut pending = h2_pool.join(&services, backend.metrics(), limiter, arrived);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
@@ -250,7 +251,7 @@ fn roam(
     (backend, server): (&Rc<Backend>, usize),
     retry_state: &RetryState,
     roaming: &mut Option<Roaming>,
-    arrived: u64,
+    arrived: Arrival,
     context: &Context<'_>,
 ) -> Option<usize> {
     let is_alone = backend.state.pool.servers() < 2;
