@@ -57,6 +57,7 @@ SERVICES=(
     "nginx nginx"
     "haproxy haproxy"
     "etcd-server etcd"
+    "php-fpm php8.2-fpm"
     "bird2 bird"
     "keepalived keepalived"
 )
@@ -106,6 +107,8 @@ need_peers() {
     for peer in "${PEERS[@]}"; do
         has "${peer%% *}" || packages+=("${peer##* }")
     done
+    # Whose name has a version in it.
+    compgen -c php-fpm >/dev/null || packages+=("php-fpm")
     for module in "${MODULES[@]}"; do
         "$PYTHON" -c "import ${module%% *}" 2>/dev/null || packages+=("${module##* }")
     done

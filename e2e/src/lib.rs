@@ -27,6 +27,7 @@ pub mod origin;
 pub mod otlp;
 pub mod pebble;
 pub mod peers;
+pub mod php;
 pub mod program;
 pub mod python;
 pub mod rig;

@@ -167,6 +167,12 @@ fn backend(backend: &Backend) -> Value {
         value["retries"] = shown(&backend.retry_budget);
         value["retries"]["attempts"] = json!(backend.retries);
     }
+    if let Some(fastcgi) = &backend.fastcgi {
+        // Keys about connections that carry several requests.
+        let kept: &[&str] = if fastcgi.keep { &[] } else { &["reuse", "max_idle", "min_idle"] };
+        without(&mut value, kept);
+        without(&mut value, &["http2"]);
+    }
     match &backend.balance {
         Balance::P2cEwma { decay } => value["ewma_decay"] = json!(units::duration_text(decay)),
         Balance::ConsistentHash(to) => value["hash"] = hash(to),
@@ -519,6 +525,14 @@ mod tests {
         mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }
         [backend.raw2]
         servers = ["10.0.2.1:80"]
+        [backend.php]
+        servers = ["10.0.2.9:9000"]
+        protocol = "fastcgi"
+        fastcgi = { root = "/srv/app/public/", index = "app.php5", scripts = ["/admin/*.php5"], split = ".php5", keep = true, body_buffer = "2MiB", params = { APP_ENV = "prod", REMOTE_USER = "{client.subject}" } }
+        [backend.php_once]
+        servers = ["10.0.2.9:9001"]
+        protocol = "fastcgi"
+        fastcgi = { root = "/", scripts = "any" }
         [[route]]
         path = "/hashed"
         backend = [{ name = "app", weight = 0 }, { name = "quick", weight = 7 }]

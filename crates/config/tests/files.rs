@@ -169,9 +169,24 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, split, sso, moved, rest, fixed] = config.routes.as_slice() else {
-        panic!("eight routes")
+    let [api, old, quick, pattern, split, sso, moved, rest, fixed, php] = config.routes.as_slice() else {
+        panic!("ten routes")
     };
+    assert_eq!(php.action, Action::Backend(BackendId(2)));
+    let params = vec![
+        RequestHeader { name: "APP_ENV".into(), value: vec![Piece::Text("prod".into())] },
+        RequestHeader { name: "REMOTE_USER".into(), value: vec![Piece::Fact(Fact::ClientSubject)] },
+    ];
+    let scripts = Scripts::Named(vec!["/admin/*.php".into()]);
+    let fastcgi = FastCgi {
+        index: "/app.php".into(),
+        scripts,
+        keep: true,
+        body_buffer: 2048,
+        params,
+        ..FastCgi::at_root("/srv/app")
+    };
+    assert_eq!(config.backends[2].fastcgi, Some(fastcgi));
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -398,7 +413,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:15:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:78:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:86:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

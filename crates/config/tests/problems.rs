@@ -691,6 +691,47 @@ fn relays_are_checked() {
 }
 
 #[test]
+fn fastcgi_is_checked() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let spoken = |text: &str| backend(&format!("protocol='fastcgi'\nfastcgi={{root='/srv'{text}}}"));
+    for fine in [
+        spoken(""),
+        spoken(",index='app.php',scripts='any'\n"),
+        spoken(",split='.fcgi',scripts=['/a.fcgi','/x/*.fcgi']"),
+        spoken(",keep=true,params={A='{request.source}'}}\nmax_idle=1\nmax_requests=9\nqueue={"),
+    ] {
+        assert_eq!(all(&format!("{GOOD}{fine}")), Vec::<String>::new(), "{fine}");
+    }
+    expect_below_good(&[
+        (&backend("protocol='fastcgi'"), 4, 10, "[backend.b] has no `fastcgi`"),
+        (&backend("fastcgi={root='/srv'}"), 6, 1, "`fastcgi` has no effect: the servers are spoken to in HTTP"),
+        (&spoken("}\ntls={"), 8, 1, "`tls` means nothing to servers of FastCGI"),
+        (&spoken("}\nhttp2={"), 8, 1, "`http2` means nothing to servers of FastCGI"),
+        (&spoken("}\nmax_idle=1\nqueue={"), 8, 1, "`max_idle` has no use: each connection carries one request"),
+        (
+            &spoken("}\nsend_proxy_protocol='v1'\nqueue={"),
+            8,
+            1,
+            "`send_proxy_protocol` means nothing to servers of FastCGI",
+        ),
+        (&backend("protocol='fastcgi'\nfastcgi={}"), 7, 1, "`fastcgi` has no `root`"),
+        (&backend("protocol='fastcgi'\nfastcgi={root='srv'}"), 7, 15, "\"srv\" is no absolute path"),
+        (&backend("protocol='fastcgi'\nfastcgi={root='/srv/../x'}"), 7, 15, "is no absolute path"),
+        (&spoken(",index='index.html'"), 7, 28, "\"/index.html\" is no path of a script"),
+        (&spoken(",split='php'"), 7, 28, "\"php\" is not the end of a script's name"),
+        (&spoken(",scripts='all'"), 7, 30, "`scripts`"),
+        (&spoken(",scripts=[]"), 7, 30, "`scripts` names none"),
+        (&spoken(",scripts=['/*/a.php']"), 7, 31, "has a `*` too many"),
+        (&spoken(",scripts=['/**.php']"), 7, 31, "has a `*` too many"),
+        (&spoken(",scripts=['a.php']"), 7, 31, "\"a.php\" is no path of a script"),
+        (&spoken(",params={'A-B'='x'}"), 7, 30, "\"A-B\" cannot be the name of a parameter"),
+        (&spoken(",params={CONTENT_LENGTH='1'}"), 7, 30, "CONTENT_LENGTH has a meaning of its own"),
+        (&spoken(",params={A='{tls.x}'}"), 7, 32, "nothing is known as {tls.x}"),
+        (&backend("protocol='fcgi'"), 6, 10, "did you mean \"fastcgi\"?"),
+    ]);
+}
+
+#[test]
 fn signers_are_checked() {
     let used = "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nsigner='v'";
     let whole = |text: &str| format!("[signer.v]\n{text}\n{used}");

@@ -5,6 +5,7 @@
 //! observations. The reasons for this design are in `docs/decisions/0027-health.md`.
 
 pub mod failure;
+mod fastcgi;
 mod grpc;
 mod http;
 mod http2;
@@ -317,7 +318,7 @@ impl Health {
         let host = host_of(&config.servers[server].address, address);
         let secure =
             table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.key_process.as_deref()));
-        let found = probe(check, config.protocol, address, &host, secure).await;
+        let found = probe(check, (config.protocol, config.fastcgi.as_ref()), address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
         let place = PROBE_RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, &table.metrics[backend].probes[server]) {

@@ -150,6 +150,8 @@ faults! {
     BadBody = "bad-body", Client, Client, 400;
     BodyTooLong = "body-too-long", Client, Client, 413;
     LengthRequired = "length-required", Client, Client, 411;
+    BadScriptPath = "bad-script-path", Client, Client, 400;
+    ParameterTooLong = "parameter-too-long", Client, Client, 431;
     ClientTlsFailure = "tls-failure", Client, Client, 0;
     TunnelIdle = "tunnel-idle", Client, Client, 0;
     KeysExhausted = "keys-exhausted", Client, Client, 0;
@@ -170,6 +172,7 @@ faults! {
     BadSwitch = "bad-switch", Server, Client, 502;
     ExcessData = "excess-data", Server, Server, 502;
     ResponseHeadTooLarge = "response-head-too-large", Server, Client, 502;
+    ApplicationOverloaded = "application-overloaded", Server, Server, 503;
     WriteFailed = "write-failed", Server, Server, 502;
     StreamRefused = "stream-refused", Server, Server, 502;
     StreamReset = "stream-reset", Server, Server, 502;
@@ -255,7 +258,8 @@ mod tests {
                 Family::Route => (400..500).contains(&status),
                 Family::Client => status == 0 || (400..500).contains(&status),
                 Family::Server | Family::ServerTls => {
-                    [502, 503, 504].contains(&status) && (status == 503) == (fault.blame() == Blame::Engine)
+                    let is_busy = fault.blame() == Blame::Engine || *fault == Fault::ApplicationOverloaded;
+                    [502, 503, 504].contains(&status) && (status == 503) == is_busy
                 }
                 Family::Identity => (status == 401) == (fault.blame() == Blame::Client),
                 Family::Queue => (status == 503) == (fault.blame() == Blame::Engine),

@@ -11,7 +11,7 @@ pub const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 /// Application protocols offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
 pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
     match backend.protocol {
-        ServerProtocol::Http1 | ServerProtocol::Http10 => &[b"http/1.1"],
+        ServerProtocol::Http1 | ServerProtocol::Http10 | ServerProtocol::FastCgi => &[b"http/1.1"],
         ServerProtocol::Http2 => &[ALPN_HTTP2],
         ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
     }

@@ -4,6 +4,7 @@
 mod answers;
 mod attempt;
 mod change;
+mod fastcgi;
 mod heads;
 mod http10;
 mod identity;

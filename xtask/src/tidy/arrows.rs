@@ -92,6 +92,8 @@ const CRATES: &[CrateRules] = &[
         &["http", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
+    // A protocol of servers as bytes and facts: records and heads.
+    CrateRules::new("fastcgi", &["config"], &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"]),
     CrateRules::new(
         "steps",
         &["http", "policy", "tls", "crypto", "config"],
@@ -106,8 +108,8 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new(
         "proxy",
         &[
-            "signer", "steps", "compress", "identity", "observe", "policy", "http", "net", "tls", "crypto", "sys",
-            "metrics", "config",
+            "signer", "steps", "compress", "fastcgi", "identity", "observe", "policy", "http", "net", "tls", "crypto",
+            "sys", "metrics", "config",
         ],
         &[
             "toml",
@@ -127,6 +129,7 @@ const CRATES: &[CrateRules] = &[
         "control",
         &[
             "proxy",
+            "fastcgi",
             "signer",
             "observe",
             "policy",
@@ -189,7 +192,7 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("e2e", &[], &[]),
     CrateRules {
         unsafe_code: UnsafeCode::Generated,
-        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity", "steps"], &[])
+        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity", "steps", "fastcgi"], &[])
     },
     CrateRules::new("xtask", &[], &["tokio"]),
 ];

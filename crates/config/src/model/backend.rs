@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{At, Circuit, HealthCheck, Outlier, ProxyProtocol, TlsPolicy, Trust};
+use super::{At, Circuit, FastCgi, HealthCheck, Outlier, ProxyProtocol, TlsPolicy, Trust};
 use crate::shown;
 
 /// A pool of interchangeable servers: `[backend.NAME]`.
@@ -23,8 +23,10 @@ pub struct Backend {
     /// Servers of the backend, at least one.
     #[serde(skip)]
     pub servers: Vec<Server>,
-    /// HTTP version spoken to the servers. Default HTTP/1.1.
+    /// Protocol spoken to the servers. Default HTTP/1.1.
     pub protocol: ServerProtocol,
+    /// Settings of FastCGI, where the servers speak that.
+    pub fastcgi: Option<FastCgi>,
     /// HTTP/2 settings towards the servers.
     pub http2: ServerHttp2,
     /// Which requests may share a server connection. Default safe. Under `send_proxy_protocol` only requests of the
@@ -91,7 +93,7 @@ impl Backend {
     }
 }
 
-/// HTTP version spoken to servers.
+/// Protocol spoken to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerProtocol {
@@ -106,6 +108,8 @@ pub enum ServerProtocol {
     Http2,
     /// HTTP/2 or HTTP/1.1, as a server agrees: by ALPN, and in plaintext by its answer to HTTP/2's preface.
     Auto,
+    /// FastCGI: a connection carries one request at a time.
+    FastCgi,
 }
 
 impl ServerProtocol {

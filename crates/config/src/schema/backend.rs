@@ -5,6 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
+use super::fastcgi::fastcgi;
 use super::values::{DAY, HOUR, close, seconds, timeout, up_to};
 use super::{balance, health, sticky};
 use crate::address;
@@ -30,6 +31,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let balance = balance::balance(&mut section);
     let servers = servers(&mut section);
     let protocol = protocol(&mut section);
+    let fastcgi = fastcgi(&mut section, protocol);
     let http2 = http2(&mut section);
     balance::check(&mut section, &balance, &servers);
     let sticky = sticky::sticky(context, &mut section);
@@ -69,6 +71,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         balance,
         servers,
         protocol,
+        fastcgi,
         http2,
         reuse,
         send_proxy_protocol,
@@ -109,6 +112,7 @@ fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
         ("http1.0", ServerProtocol::Http10),
         ("h2", ServerProtocol::Http2),
         ("auto", ServerProtocol::Auto),
+        ("fastcgi", ServerProtocol::FastCgi),
     ];
     section.default_is("protocol", || "http1".into());
     // The nearest by its letters would be "http1".

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
+use propylon_config::{FastCgi, HealthCheck, ProbeKind, ServerProtocol};
 use propylon_observe::telemetry::PROBE_NOT_MADE;
 use propylon_signer::KeyProcessClient;
 use propylon_sys::Address;
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::failure::Failure;
 use super::stream::ProbeStream;
-use super::{grpc, http, http2};
+use super::{fastcgi as cgi, grpc, http, http2};
 
 /// Pause between two attempts at a Unix socket that has no room for another connection.
 const UNIX_PAUSE: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a KeyProcessClient>
 /// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
 pub async fn probe(
     check: &HealthCheck,
-    protocol: ServerProtocol,
+    (protocol, fastcgi): (ServerProtocol, Option<&FastCgi>),
     address: Address,
     host: &str,
     secure: Secure<'_>,
@@ -49,6 +49,10 @@ pub async fn probe(
         match &check.kind {
             ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
             ProbeKind::Http(expected) => {
+                // A port of its own may be another server's.
+                if let Some(settings) = fastcgi.filter(|_| check.port.is_none()) {
+                    return cgi::ask(line, (expected, settings), host).await;
+                }
                 let must = protocol == ServerProtocol::Http2 && check.port.is_none();
                 let offered = protocol.may_be_http2();
                 match (line.agreed_on_first().map(|first| first && offered), must) {

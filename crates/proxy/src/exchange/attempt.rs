@@ -202,6 +202,9 @@ impl<'s> Forwarding<'s> {
             }
             Checkout::Timed => Box::pin(self.checkout_in_time(client, request, traits)).await,
             Checkout::Http10 => Box::pin(self.checkout_http10(client, request, traits)).await,
+            Checkout::FastCgi => {
+                checkout::checkout(client, note, backend, traits, retry_state).await.map(UpstreamStream::of_fastcgi)
+            }
         }
     }
 
@@ -238,7 +241,10 @@ impl<'s> Forwarding<'s> {
         };
         poll_fn(|context| {
             if let Poll::Ready(checked_out) = checkout.as_mut().poll(context) {
-                return Poll::Ready(checked_out);
+                return Poll::Ready(match backend.config().fastcgi {
+                    Some(_) => checked_out.map(UpstreamStream::of_fastcgi),
+                    None => checked_out,
+                });
             }
             if timers.now() >= due {
                 return Poll::Ready(Err(Refusal::TimedOut));
@@ -326,7 +332,9 @@ async fn gone(client: &mut ClientSide<'_>) -> Option<Fault> {
 
 pub(super) fn reached(server_stream: &UpstreamStream) -> Reached {
     match server_stream {
-        UpstreamStream::Connection(connection) => Reached { peer: connection.remote.address, is_http2: false },
+        UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {
+            Reached { peer: connection.remote.address, is_http2: false }
+        }
         UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
     }
 }

@@ -43,6 +43,28 @@ pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnaps
     request.changed = Some(Box::new(changed));
 }
 
+/// Calls `tell` with what is known of a request, whether its route changes anything or not.
+pub fn with_facts<T>(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    tell: impl FnOnce(&Facts<'_, '_>) -> T,
+) -> T {
+    let (head, text) = (&request.head, &request.text[..]);
+    let unchanged;
+    let changed = match &request.changed {
+        Some(changed) => &**changed,
+        None => {
+            let route = &snapshot.shared.config.routes[request.note.route.unwrap_or(0)];
+            let source = conditions::source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
+            unchanged = Changed::of((head, text), route, (client.peer(), source), client.is_tls());
+            &unchanged
+        }
+    };
+    let tls = |fact| fact_of((client, request.id()), fact);
+    tell(&Facts { changed, request: (head, text), server: server(request, snapshot), tls: &tls })
+}
+
 /// A fact of the connection, or the request's ID.
 fn fact_of<'a>((client, id): (&'a ClientSide<'_>, Option<&'a str>), fact: Fact) -> Option<&'a str> {
     match fact {

@@ -40,14 +40,16 @@ use self::progress::{PIECE_BYTES, Progress, Sending};
 pub use self::stop::Stop;
 use self::stop::server_fault;
 pub use self::upstream::Upstream;
+use self::upstream::fastcgi::FastCgi;
+pub use self::upstream::fastcgi::Opening;
 pub use self::upstream::http1::Http1;
 pub use self::upstream::http2::Http2;
-use self::upstream::rest::note_excess;
 pub use self::upstream::rest::see_out;
+use self::upstream::rest::{end_fastcgi, note_excess};
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_fault, answer_page};
 use crate::exchange::heads::{write_request_fields, write_request_head};
-use crate::exchange::response;
+use crate::exchange::{fastcgi, response};
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
@@ -153,6 +155,12 @@ impl<'a> Transfer<'a> {
                 }
                 ended
             }
+            Upstream::FastCgi(fastcgi) => {
+                let is_whole = ended.is_in_order() && progress.sent && !progress.server_spent;
+                let is_given_up = is_unanswered(&ended, progress.request.note.fault);
+                let permit = end_fastcgi(fastcgi, (is_whole, is_given_up), progress.request, backend);
+                ended.with_permit(permit)
+            }
         }
     }
 
@@ -170,6 +178,7 @@ impl<'a> Transfer<'a> {
         let server = match opened {
             Opened::Connection(connection) => Upstream::Http1(Http1::new(connection, &core, request.head.body)),
             Opened::Stream(http2) => Upstream::Http2(http2),
+            Opened::FastCgi(fastcgi) => Upstream::FastCgi(fastcgi),
         };
         let progress = Progress {
             core,
@@ -707,6 +716,7 @@ impl<'a> Transfer<'a> {
 enum Opened {
     Connection(Box<ServerConnection>),
     Stream(Box<Http2>),
+    FastCgi(Box<FastCgi>),
 }
 
 /// Writes the request's head, as HTTP/1 has it, into the core's scratch memory. A stream begins with it; a connection
@@ -732,6 +742,13 @@ fn open(
             return Ok(Opened::Connection(connection));
         }
         UpstreamStream::Stream(permit) => permit,
+        UpstreamStream::FastCgi(connection) => {
+            if let ClientSide::Http2(stream) = client {
+                request.head.body = stream.framing(request.head.body, upload.kept());
+            }
+            let opening = fastcgi::opening(client, request, snapshot, backend, &mut scratch);
+            return Ok(Opened::FastCgi(Box::new(FastCgi::new(connection, &core, opening))));
+        }
     };
     if !is_websocket(request) {
         // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.

@@ -123,6 +123,18 @@ pub enum Refusal {
 pub enum UpstreamStream {
     Connection(Box<ServerConnection>),
     Stream(StreamPermit),
+    /// A connection whose server speaks FastCGI.
+    FastCgi(Box<ServerConnection>),
+}
+
+impl UpstreamStream {
+    /// A connection for one request at a time as that of a server of FastCGI.
+    pub fn of_fastcgi(self) -> UpstreamStream {
+        match self {
+            UpstreamStream::Connection(connection) => UpstreamStream::FastCgi(connection),
+            other => other,
+        }
+    }
 }
 
 enum Pick {

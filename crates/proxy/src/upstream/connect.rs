@@ -327,6 +327,19 @@ fn log_server_failure(backend: &Backend, server: usize, failure: &dyn std::fmt::
     log::warn!("backend \"{name}\", server {label}: {failure}; {advice}{more}");
 }
 
+/// Logs what an application of FastCGI complains about, in one line.
+pub fn log_complaint(backend: &Backend, server: usize, complaint: &[u8]) {
+    if complaint.is_empty() {
+        return;
+    }
+    let services = &backend.services;
+    let Some(withheld) = services.server_failures_logged.borrow_mut().admit(services.timers.now()) else { return };
+    let (name, label) = (&backend.config().name, &backend.servers[server].label);
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    let text = String::from_utf8_lossy(complaint.trim_ascii());
+    log::warn!("backend \"{name}\", server {label} complains: {}{more}", text.escape_debug());
+}
+
 /// Another server would fare no better.
 const OUT_OF_FILES: Attempt = Attempt::new(Fault::OutOfFiles, Repeatable::No);
 

@@ -97,7 +97,7 @@ fn order(backend: &Backend) -> Order {
 fn terms(backend: &Backend) -> Terms {
     Terms {
         streams_max: match backend.protocol {
-            ServerProtocol::Http1 | ServerProtocol::Http10 => 0,
+            ServerProtocol::Http1 | ServerProtocol::Http10 | ServerProtocol::FastCgi => 0,
             ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
         },
         requests_max: backend.max_requests.map_or(u32::MAX, u32::from),

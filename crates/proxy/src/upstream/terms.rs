@@ -36,6 +36,8 @@ pub enum Checkout {
     Timed,
     /// A connection to a server of HTTP/1.0, for which the request is made ready; within such a limit, if it has one.
     Http10,
+    /// A connection to a server of FastCGI.
+    FastCgi,
 }
 
 impl RequestTerms {
@@ -56,6 +58,7 @@ impl RequestTerms {
             priority: Priority::Normal,
             is_timed: false,
             checkout: match (backend.protocol, has_streams) {
+                (config::ServerProtocol::FastCgi, _) => Checkout::FastCgi,
                 (config::ServerProtocol::Http10, _) => Checkout::Http10,
                 (_, true) => Checkout::Stream,
                 (_, false) => Checkout::Connection,

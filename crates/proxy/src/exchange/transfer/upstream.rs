@@ -1,5 +1,6 @@
 //! The server's side of a transfer: a connection that carries one request at a time, or one of a connection's streams.
 
+pub mod fastcgi;
 pub mod http1;
 pub mod http2;
 pub mod part;
@@ -13,6 +14,7 @@ use propylon_http::h1::{self, Asked, ChunkHeader, ResponseHead};
 use propylon_http::h2::Reason;
 use propylon_net::buffer::Buffer;
 
+use self::fastcgi::FastCgi;
 use self::http1::{Framing, Http1};
 use self::http2::Http2;
 use self::part::{Part, Written};
@@ -24,6 +26,7 @@ use crate::services::Services;
 pub enum Upstream {
     Http1(Http1),
     Http2(Box<Http2>),
+    FastCgi(Box<FastCgi>),
 }
 
 impl Upstream {
@@ -32,6 +35,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.poll_send(context, core),
             Upstream::Http2(http2) => http2.poll_send(context),
+            Upstream::FastCgi(fastcgi) => fastcgi.poll_send(context, core),
         }
     }
 
@@ -40,6 +44,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => !http1.outbox.is_empty() && http1.piece.is_empty() && http1.after.is_empty(),
             Upstream::Http2(_) => false,
+            Upstream::FastCgi(fastcgi) => fastcgi.has_head_alone(),
         }
     }
 
@@ -54,6 +59,7 @@ impl Upstream {
                 http1.piece = piece;
             }
             Upstream::Http2(http2) => http2.stage(piece),
+            Upstream::FastCgi(fastcgi) => fastcgi.stage(core, piece),
         }
     }
 
@@ -69,6 +75,7 @@ impl Upstream {
             }
             Upstream::Http1(_) => {}
             Upstream::Http2(http2) => http2.send_end(trailers),
+            Upstream::FastCgi(fastcgi) => fastcgi.stage_end(core),
         }
     }
 
@@ -95,6 +102,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.poll_head(context, core, asked, answered, response),
             Upstream::Http2(http2) => http2.poll_head(context, asked, answered, response),
+            Upstream::FastCgi(fastcgi) => fastcgi.poll_head(context, core, asked, answered, response),
         }
     }
 
@@ -102,6 +110,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.answer.readable(),
             Upstream::Http2(http2) => http2.head_text(),
+            Upstream::FastCgi(fastcgi) => fastcgi.head_text(),
         }
     }
 
@@ -117,6 +126,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.begin_body(response.body),
             Upstream::Http2(http2) => http2.begin_body(response.body),
+            Upstream::FastCgi(fastcgi) => fastcgi.begin_body(response.body),
         }
     }
 
@@ -125,6 +135,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.is_read(),
             Upstream::Http2(http2) => http2.is_read(),
+            Upstream::FastCgi(fastcgi) => fastcgi.is_read(),
         }
     }
 
@@ -137,6 +148,8 @@ impl Upstream {
                 http1.spent = true;
             }
             Upstream::Http2(http2) => http2.begin_tunnel(),
+            // A script's response never switches.
+            Upstream::FastCgi(_) => {}
         }
     }
 
@@ -151,6 +164,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.poll_part(context, core, room),
             Upstream::Http2(http2) => http2.poll_part(context, most),
+            Upstream::FastCgi(fastcgi) => fastcgi.poll_part(context, core, room),
         }
     }
 
@@ -159,13 +173,14 @@ impl Upstream {
         match self {
             Upstream::Http1(_) => false,
             Upstream::Http2(http2) => http2.has_part(),
+            Upstream::FastCgi(fastcgi) => fastcgi.has_part(),
         }
     }
 
     /// Whether the end of the body is here, and nothing before it.
     pub fn has_end(&self) -> bool {
         match self {
-            Upstream::Http1(_) => false,
+            Upstream::Http1(_) | Upstream::FastCgi(_) => false,
             Upstream::Http2(http2) => http2.has_end(),
         }
     }
@@ -182,7 +197,7 @@ impl Upstream {
     /// tell the client that all is well, that its request was not processed, or how to ask us (RFC 9113 §7, §8.7).
     pub fn abort_reason(&self) -> Reason {
         let reset = match self {
-            Upstream::Http1(_) => None,
+            Upstream::Http1(_) | Upstream::FastCgi(_) => None,
             Upstream::Http2(http2) => http2.reset,
         };
         match reset {

@@ -103,7 +103,7 @@ impl UpstreamStream {
     fn is_used(&self) -> bool {
         match self {
             UpstreamStream::Stream(permit) => permit.slot.link.requests() > 1,
-            UpstreamStream::Connection(connection) => connection.requests > 1,
+            UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => connection.requests > 1,
         }
     }
 }
