@@ -328,7 +328,7 @@ impl Reader<'_> {
                 name if CHANGES.contains(&name) => {}
                 "file_server" | "php_fastcgi" => {
                     let why = if each.name() == "php_fastcgi" {
-                        "this protocol is not spoken to servers"
+                        "scripts beside files are two routes: write a [backend.NAME] with protocol = \"fastcgi\", and one for the files"
                     } else {
                         "files are not served here"
                     };
@@ -840,7 +840,13 @@ fn transport(
     transport: &Directive,
     notes: &mut Vec<(usize, String, &'static str)>,
 ) {
-    if transport.word(1) != "http" {
+    if transport.word(1) == "fastcgi" {
+        notes.push((
+            transport.line,
+            transport.text(),
+            "write protocol = \"fastcgi\" and `fastcgi` in its [backend.NAME]",
+        ));
+    } else if transport.word(1) != "http" {
         notes.push((transport.line, transport.text(), "this protocol is not spoken to servers"));
     }
     for each in transport.inner() {

@@ -217,6 +217,9 @@ struct Listen {
     is_default: bool,
 }
 
+/// Cure for servers of FastCGI whose address or root is not written down.
+const FASTCGI: &str = "write a [backend.NAME] with protocol = \"fastcgi\" and its servers' addresses";
+
 impl Reader<'_> {
     /// Notes of the directives in a block that have no counterpart.
     fn notes(&mut self, block: &Directive) {
@@ -522,6 +525,10 @@ impl Reader<'_> {
             Some(respond(403, ""))
         } else if let Some(each) = location.find("proxy_pass") {
             self.proxied(place, location, each)
+        } else if let Some(each) = location.find("fastcgi_pass")
+            && let Some(action) = self.fastcgi(place, location, each)
+        {
+            Some(action)
         } else if let Some(each) = location.find("return") {
             self.returned(each)
         } else if location.find("stub_status").is_some() {
@@ -530,8 +537,11 @@ impl Reader<'_> {
         } else {
             let program = ["fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
             let found = program.iter().find_map(|name| location.find(name));
-            let why =
-                if found.is_some() { "this protocol is not spoken to servers" } else { "files are not served here" };
+            let why = match found.map(Directive::name) {
+                Some("fastcgi_pass") => FASTCGI,
+                Some(_) => "this protocol is not spoken to servers",
+                None => "files are not served here",
+            };
             let found =
                 found.or_else(|| ["root", "alias", "try_files", "index"].iter().find_map(|name| location.find(name)));
             let each = found.unwrap_or(location);
@@ -573,6 +583,55 @@ impl Reader<'_> {
             }
         }
         self.timeouts(place, &name, pass.line);
+        Some(Action::Backend(name))
+    }
+
+    /// Servers of FastCGI; none where their addresses or the root of their scripts are not written down.
+    fn fastcgi(&mut self, place: &Place<'_>, location: &Directive, pass: &Directive) -> Option<Action> {
+        let target = pass.word(1);
+        let upstream = self.upstreams.get(target).cloned();
+        let servers = upstream.iter().flat_map(Directive::inner).filter(|each| each.name() == "server");
+        let is_elsewhere = |address: &str| address.starts_with("unix:") || address.contains('$');
+        if is_elsewhere(target) || servers.map(|each| each.word(1)).any(is_elsewhere) {
+            return None;
+        }
+        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
+        let params: Vec<&Directive> = location.inner().iter().filter(|each| each.name() == "fastcgi_param").collect();
+        let script = params.iter().find(|each| each.word(1) == "SCRIPT_FILENAME").map_or("", |each| each.word(2));
+        let own = script.strip_suffix("$fastcgi_script_name").filter(|root| !root.contains('$'));
+        let root = own.or_else(|| find("root").map(|each| each.word(1))).filter(|root| root.starts_with('/'))?;
+        let scripts = if location.word(1) == "=" {
+            format!("index = {}", quoted(location.word(2)))
+        } else {
+            format!("scripts = {}", quoted("any"))
+        };
+        let literal = |each: &&&Directive| !each.word(2).contains('$') && !each.word(2).is_empty();
+        let params: Vec<String> = params
+            .iter()
+            .filter(literal)
+            .filter(|each| !["REDIRECT_STATUS", "GATEWAY_INTERFACE", "CONTENT_LENGTH"].contains(&each.word(1)))
+            .map(|each| format!("{} = {}", each.word(1), quoted(&each.word(2).replace('{', "{{").replace('}', "}}"))))
+            .collect();
+        let params = if params.is_empty() { String::new() } else { format!(", params = {{ {} }}", params.join(", ")) };
+        let settings = format!("{{ root = {}, {scripts}{params} }}", quoted(root));
+        // The same servers with other settings are another backend.
+        let known = |name: &str| self.plan.backends.iter().find(|each| each.name == name);
+        let is_other = |name: &String| known(name).is_some_and(|each| each.keys.get("fastcgi") != Some(&settings));
+        let name = Some(name_of(target)).filter(|name| !is_other(name));
+        let name = name.unwrap_or_else(|| format!("{}-{}", name_of(target), location.line));
+        if known(&name).is_none() {
+            self.plan.backend(&name, pass.line);
+            match upstream {
+                Some(upstream) => self.upstream(&name, &upstream, false),
+                None => {
+                    let address = with_port(target, "9000");
+                    self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
+                }
+            }
+            let keys = &mut self.plan.backend(&name, pass.line).keys;
+            keys.insert("protocol".into(), quoted("fastcgi"));
+            keys.insert("fastcgi".into(), settings);
+        }
         Some(Action::Backend(name))
     }
 
