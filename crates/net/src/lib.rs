@@ -3,6 +3,7 @@
 //! Everything here belongs to one core. Read `socket.rs` first, then `client_stream.rs` and `server_stream.rs`: what a
 //! connection's two ends are to the requests on it. `budget.rs` says how much of it a connection may do in one turn.
 
+pub mod alarms;
 pub mod budget;
 pub mod buffer;
 pub mod client_stream;

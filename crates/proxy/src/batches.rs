@@ -37,6 +37,11 @@ pub fn install(batching: &Arc<Batching>) -> Deferral {
     Deferral { rsa, x25519, ecdsa, in_company_only: true, ..Deferral::default() }
 }
 
+/// Whether there is something that cores make ahead.
+pub fn makes_ahead(batching: &Batching) -> bool {
+    batching.is_usable(Kernel::X25519)
+}
+
 /// For the moments in which a core has nothing to do: makes something ahead.
 pub fn refill() {
     batch::refill();

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use propylon_net::alarms::sleep;
 use propylon_observe::telemetry::{BackendMetrics, Reason};
 use propylon_policy::memory::part_of;
 use tokio::runtime::Handle;
 use tokio::task::spawn_local;
-use tokio::time::sleep;
 
 use crate::cores::worker_count;
 use crate::request::Request;

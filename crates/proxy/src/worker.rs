@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
+use propylon_net::alarms::{self, sleep};
 use propylon_net::budget::{self, Budget};
 use propylon_net::listen::Bound;
 use propylon_net::ticks::Ticks;
@@ -23,7 +24,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio::task::{spawn_local, yield_now};
-use tokio::time::sleep;
 
 use crate::batches;
 use crate::core::Core;
@@ -103,8 +103,12 @@ fn run(assignment: Assignment) -> io::Result<()> {
     // Handshakes that may be parked run on stacks of 32 KiB.
     propylon_sys::block_signals()?;
     let mut builder = Builder::new_current_thread();
-    // Before it waits for events; a core that is busy passes there as well, once a turn.
-    builder.enable_io().enable_time().on_thread_park(batches::refill);
+    // Without timers of the runtime's own, which would be asked at each turn: sleeps are alarms.
+    builder.enable_io();
+    if batches::makes_ahead(&assignment.batching) {
+        // Before it waits for events; a core that is busy passes there as well, once a turn.
+        builder.on_thread_park(batches::refill);
+    }
     let runtime = builder.build_local(LocalOptions::default())?;
     runtime.block_on(work(assignment))
 }
@@ -125,6 +129,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         mut phase,
         ..
     } = assignment;
+    alarms::start()?;
     let seed = fastrand::u64(..);
     let first = Arc::clone(&published.borrow_and_update());
     // Every handshake in progress may wait for a key server: none of them is to fail for want of a place.

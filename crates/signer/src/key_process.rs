@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
 use propylon_crypto::keyless::whole_frames;
 use propylon_keyserver::isolated::MessageSocket;
-use tokio::time::sleep;
+use propylon_net::alarms::sleep;
 
 use super::link::pause;
 use super::signer::Signer;

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use propylon_net::alarms::sleep;
 use propylon_net::socket::Socket;
 use propylon_tls::{Link, LinkError};
-use tokio::time::sleep;
 
 use super::signer::{Signer, Work};
 

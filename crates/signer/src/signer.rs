@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use propylon_config::Verify;
 use propylon_crypto::{Job, JobError, Outcome, Pending, RemoteKey};
 use propylon_metrics::Column;
+use propylon_net::alarms::sleep_until;
 use propylon_tls::{Link, LinkError, Parking};
 use tokio::sync::Notify;
-use tokio::time::sleep_until;
 
 use crate::channel::JobId;
 use crate::dispatch::{Dispatch, Settings};
@@ -174,7 +174,7 @@ impl Signer {
             let next = self.with(|dispatch, now| dispatch.advance(now));
             self.next_look.set(next);
             tokio::select! {
-                () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
+                () = sleep_until(self.started + Duration::from_micros(next)) => {}
                 () = self.sooner.notified() => {}
                 () = self.ended() => return,
             }

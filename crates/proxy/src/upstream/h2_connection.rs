@@ -14,12 +14,12 @@ use propylon_config::{self as config, Http2Flood, ServerHttp2, ServerProtocol};
 use propylon_http::fault::Fault;
 use propylon_http::h2::settings::OwnSettings;
 use propylon_http::h2::{ConnectionFault, Event, Reason, Role, Terms};
+use propylon_net::alarms::sleep;
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::buffer::{Buffer, SEAL_BYTES_MAX};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
-use tokio::time::sleep;
 
 use super::backend::{Backend, Upstreams};
 use super::connect::connect;

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use propylon_http::fault::Fault;
 use propylon_http::h2::Reason;
 use propylon_http::h2::hpack::BlockWriter;
+use propylon_net::alarms::sleep;
 use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::BackendMetrics;
 use propylon_policy::queue::{Arrival, Order, Queue, QueueTicket, Turns};
 use propylon_sys::Address;
 use tokio::task::spawn_local;
-use tokio::time::sleep;
 
 use super::connection::ServerLimiter;
 use crate::endpoint::{Endpoint, EndpointAddress};
