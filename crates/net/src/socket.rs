@@ -150,6 +150,13 @@ impl Socket {
                 }
             }
         }
+        if let State::Registered(stream) = &self.0 {
+            let unit = ready!(budget::poll_unit(context));
+            if let Some(done) = read_now(stream, into) {
+                unit.made_progress();
+                return budget::charged(context, Poll::Ready(done));
+            }
+        }
         let mut into = ReadBuf::new(into);
         let read = Pin::new(self.registered(context)?).poll_read(context, &mut into);
         let read = read.map_ok(|()| into.filled().len());
@@ -172,6 +179,14 @@ impl Socket {
                     let written = self.note_written(Poll::Ready(done), context);
                     return budget::charged(context, written);
                 }
+            }
+        }
+        if let State::Registered(stream) = &self.0 {
+            let unit = ready!(budget::poll_unit(context));
+            if let Some(done) = write_now(stream, bytes) {
+                unit.made_progress();
+                let written = self.note_written(Poll::Ready(done), context);
+                return budget::charged(context, written);
             }
         }
         let written = Pin::new(self.registered(context)?).poll_write(context, bytes);
@@ -458,6 +473,43 @@ impl Socket {
             self.0 = State::Registered(tokio::net::TcpStream::from_std(stream)?);
         }
         Ok(())
+    }
+}
+
+/// Reads where the event loop knows of something to be read, which it is asked by a look: a poll would leave a waker for
+/// the case that there is nothing. `None` in that case. A read that fills less than it was given has taken all there is, of
+/// which the event loop is told as if the read had failed: it knows no other word for it.
+fn read_now(stream: &tokio::net::TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
+    let most = into.len();
+    let mut short = None;
+    let read = stream.try_io(Interest::READABLE, || match propylon_sys::receive(stream, into)? {
+        count if 0 < count && count < most => {
+            short = Some(count);
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        count => Ok(count),
+    });
+    outcome(read, short)
+}
+
+/// As [`read_now`], for a write: one that is cut short has filled all the room there is.
+fn write_now(stream: &tokio::net::TcpStream, bytes: &[u8]) -> Option<io::Result<usize>> {
+    let mut short = None;
+    let written = stream.try_io(Interest::WRITABLE, || match propylon_sys::send_now(stream, bytes)? {
+        count if 0 < count && count < bytes.len() => {
+            short = Some(count);
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        count => Ok(count),
+    });
+    outcome(written, short)
+}
+
+/// Outcome of an operation that has been tried; `None` if it has to be waited for.
+fn outcome(tried: io::Result<usize>, short: Option<usize>) -> Option<io::Result<usize>> {
+    match tried {
+        Err(error) if must_wait(&error) => short.map(Ok),
+        done => Some(done),
     }
 }
 

@@ -41,8 +41,8 @@ pub use process::{
 };
 pub use socket::{
     ListenOptions, accept, bind_advice, check_free, connect, connect_result, connect_to_write_once, listen,
-    listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable, peek_reset, reset_on_close, send_more,
-    set_defer_accept, set_nodelay, unacknowledged,
+    listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable, peek_reset, receive, reset_on_close,
+    send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
 };
 pub use version::version;
 pub use whole_file::read_whole_file;

@@ -182,6 +182,25 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
     }
 }
 
+/// Reads what has come, at most as much as `into` takes; 0 is the end. Without a look at whether the thread is to be
+/// cancelled, which the C library's call begins and ends with.
+///
+/// # Errors
+/// Those of recv(2): `WouldBlock` on a socket that is non-blocking, where nothing has come.
+#[inline]
+pub fn receive(stream: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    Ok(recv(stream, into, RecvFlags::empty())?.1)
+}
+
+/// Writes as much as the kernel takes; as [`receive`]. A peer that has gone is an error and no signal.
+///
+/// # Errors
+/// Those of send(2): `WouldBlock` on a socket that is non-blocking, where there is no room.
+#[inline]
+pub fn send_now(stream: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)
+}
+
 /// Number of bytes that can be read at once, counted up to one; 0 is the end. Reads nothing and never waits.
 pub fn peek(stream: impl AsFd) -> io::Result<usize> {
     Ok(recv(&stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?.1)
