@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::Ipv6Addr;
 
-use super::grammar::{HOST, all};
+use super::grammar::{HOST, class};
 use super::{Reject, Span};
 use crate::fault::Fault;
 
@@ -24,9 +24,10 @@ impl Authority {
     /// Reads the authority at `span`; an empty one is the caller's to judge.
     pub fn read(buf: &[u8], span: Span) -> Result<Authority, Reject> {
         let bytes = span.bytes(buf);
-        let name_length = match bytes.first() {
-            Some(b'[') => bytes.iter().position(|&b| b == b']').map_or(bytes.len(), |i| i + 1),
-            _ => bytes.iter().position(|&b| b == b':').unwrap_or(bytes.len()),
+        let is_ipv6 = bytes.first() == Some(&b'[');
+        let (name_length, is_name) = match is_ipv6 {
+            true => (bytes.iter().position(|&b| b == b']').map_or(bytes.len(), |i| i + 1), false),
+            false => name_prefix(bytes),
         };
         let (name, rest) = bytes.split_at(name_length);
         let port = match rest {
@@ -34,10 +35,9 @@ impl Authority {
             [b':', digits @ ..] => Some(port(digits).ok_or(BAD)?),
             _ => return Err(BAD),
         };
-        let good = match name.first() {
-            Some(b'[') => ipv6(name).is_some(),
-            Some(_) => is_name(name),
-            None => bytes.is_empty(),
+        let good = match is_ipv6 {
+            true => ipv6(name).is_some(),
+            false => is_name || bytes.is_empty(),
         };
         let start = span.start as usize;
         let name = Span::new(start, start + name_length);
@@ -60,10 +60,16 @@ fn port(digits: &[u8]) -> Option<u16> {
     super::grammar::decimal(digits).and_then(|port| u16::try_from(port).ok())
 }
 
-/// Labels of at least one byte, with or without a dot at the end. An empty label would let `.example` or `..example`
-/// meet patterns that no real name meets.
-fn is_name(name: &[u8]) -> bool {
-    name.len() <= HOST_BYTES_MAX && all(name, HOST) && name[0] != b'.' && !name.windows(2).any(|pair| pair == b"..")
+/// Length of what may be a name, up to a colon, and whether it is one: labels of at least one byte, with or without a
+/// dot at the end. An empty label would let `.example` or `..example` meet patterns that no real name meets.
+fn name_prefix(bytes: &[u8]) -> (usize, bool) {
+    let (mut length, mut is_good, mut before) = (0, true, b'.');
+    while let Some(&byte) = bytes.get(length).filter(|byte| **byte != b':') {
+        is_good &= class(byte) & HOST != 0 && !(byte == b'.' && before == b'.');
+        before = byte;
+        length += 1;
+    }
+    (length, is_good && (1..=HOST_BYTES_MAX).contains(&length))
 }
 
 /// `[` address `]`, without zone and without the form for future versions.

@@ -210,6 +210,9 @@ impl RequestHead {
     /// # Errors
     /// 414 for a target that is too long by that.
     pub fn fits(&self, buf: &[u8], head_bytes: usize) -> Result<(), Reject> {
+        if self.path.canonical.is_empty() && self.canonical_query.is_empty() {
+            return Ok(());
+        }
         let bytes = |parts: [&[u8]; 2]| parts[0].len() + parts[1].len();
         let growth = bytes(self.target(buf)).saturating_sub(bytes(self.received_target(buf)));
         match growth > 0 && self.length + growth > head_bytes {
@@ -396,15 +399,12 @@ fn advance(buf: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<Parsed
     if head.parser.phase == Phase::Start && !begin(buf, head)? {
         return Ok(Parsed::Partial);
     }
-    if head.parser.phase == Phase::RequestLine {
-        let Some(line) = head.parser.lines.next(buf)? else {
-            check_line_so_far(&buf[head.parser.lines.next..])?;
-            return Ok(Parsed::Partial);
-        };
-        read_request_line(buf, line, head)?;
-        head.parser.phase = Phase::Fields;
-    }
     while let Some(line) = head.parser.lines.next(buf)? {
+        if head.parser.phase == Phase::RequestLine {
+            read_request_line(buf, line, head)?;
+            head.parser.phase = Phase::Fields;
+            continue;
+        }
         if line.is_empty() {
             head.length = line.end as usize + 2;
             finish(buf, head)?;
@@ -415,6 +415,9 @@ fn advance(buf: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<Parsed
             return Err(Reject::of(Fault::TooManyFields));
         }
         note_field(buf, field, head)?;
+    }
+    if head.parser.phase == Phase::RequestLine {
+        check_line_so_far(&buf[head.parser.lines.next..])?;
     }
     Ok(Parsed::Partial)
 }

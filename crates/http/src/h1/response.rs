@@ -147,13 +147,13 @@ pub fn parse_response(buf: &[u8], asked: Asked<'_>, limits: &Limits, out: &mut R
 fn advance(buf: &[u8], asked: Asked<'_>, limits: &Limits, head: &mut ResponseHead) -> Result<Parsed, Reject> {
     if head.parser.phase == Phase::StatusLine {
         check_status_line_so_far(buf)?;
-        let Some(line) = head.parser.lines.next(buf)? else {
-            return Ok(Parsed::Partial);
-        };
-        read_status_line(buf, line, head)?;
-        head.parser.phase = Phase::Fields;
     }
     while let Some(line) = head.parser.lines.next(buf)? {
+        if head.parser.phase == Phase::StatusLine {
+            read_status_line(buf, line, head)?;
+            head.parser.phase = Phase::Fields;
+            continue;
+        }
         if line.is_empty() {
             head.length = line.end as usize + 2;
             finish(buf, asked, head)?;
