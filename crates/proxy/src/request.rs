@@ -175,13 +175,13 @@ impl Request {
         self.steps.as_ref().and_then(|steps| steps.request.as_ref()).is_some_and(RequestChange::changes_fields)
     }
 
-    /// Moves the head's bytes out of the inbox: its body comes next there.
-    pub fn take_head(&mut self, inbox: &mut Buffer) {
+    /// Moves the head's bytes out of the inbox: its body comes next there. `waited`: they have not come all at once.
+    pub fn take_head(&mut self, inbox: &mut Buffer, waited: bool) {
         let length = self.head.length;
         self.text.extend_from_slice(&inbox.readable()[..length]);
         inbox.consume(length);
         self.note.bytes_received = length as u64;
-        self.note.head_us = self.started.elapsed().as_micros() as u64;
+        self.note.head_us = if waited { self.started.elapsed().as_micros() as u64 } else { 0 };
     }
 }
 

@@ -295,7 +295,6 @@ impl Connection {
     /// Sends what is staged, within the listener's body timeout.
     pub async fn flush(&mut self) -> After {
         let core = Rc::clone(&self.core);
-        let timeout = core.snapshot().listener(&self.listener).timeouts.body.as_millis() as u64;
         let mut due = None;
         poll_fn(|context| {
             match self.stream.poll_flush(context, &core.buffers, &mut self.wire) {
@@ -304,7 +303,8 @@ impl Connection {
                 Poll::Pending => {}
             }
             let now = core.timers.now();
-            let due = *due.get_or_insert(now + timeout);
+            let timeout = || core.snapshot().listener(&self.listener).timeouts.body.as_millis() as u64;
+            let due = *due.get_or_insert_with(|| now + timeout());
             if now >= due {
                 self.count_timeout(Wait::ResponseBody);
                 return Poll::Ready(After::Abort);

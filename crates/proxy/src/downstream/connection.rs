@@ -468,7 +468,7 @@ impl Connection {
         })
         .await;
         match arrival {
-            Arrival::Head => request.take_head(&mut self.inbox),
+            Arrival::Head => request.take_head(&mut self.inbox, began.is_some()),
             Arrival::Quiet if !self.inbox.is_idle() => return self.await_rest(request, listener.timeouts.request_head),
             _ => {}
         }

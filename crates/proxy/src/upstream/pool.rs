@@ -289,7 +289,8 @@ impl Pool {
     /// Takes a connection back after a complete response, or a new one that was made ahead.
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
-        if !connection.stream.is_quiet()
+        // The last that was asked of it was its response's end, which was there: nobody's waker has stayed behind.
+        if !connection.stream.is_still_quiet()
             || connection.requests >= self.requests_max
             || connection.is_expired()
             || !self.kept[server].get()

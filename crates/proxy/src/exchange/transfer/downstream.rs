@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 use propylon_http::h2;
-use propylon_net::buffer::Buffer;
+use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
 
 use super::upstream::part::Part;
@@ -223,9 +223,18 @@ impl<'a> Downstream<'a> {
                     });
                 }
                 let length = request.response.length;
-                scratch.extend_from_slice(&text[length..length + said.first_flight]);
-                request.note.bytes_sent += scratch.len() as u64;
-                connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
+                let body = &text[length..length + said.first_flight];
+                request.note.bytes_sent += (scratch.len() + body.len()) as u64;
+                let Connection { stream, wire, .. } = &mut **connection;
+                // Sealed together they are one record; in plaintext a copy is saved.
+                let is_apart = stream.tls.is_none() && scratch.len() + body.len() <= SMALL_BYTES;
+                if !is_apart {
+                    scratch.extend_from_slice(body);
+                }
+                stream.stage(&scratch, &core.buffers, wire);
+                if is_apart && !body.is_empty() {
+                    stream.stage(body, &core.buffers, wire);
+                }
                 Ok(())
             }
         }
