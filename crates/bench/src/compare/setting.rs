@@ -28,6 +28,11 @@ impl Setting {
         Ok(Self { table: table.to_owned(), key: key.to_owned(), value })
     }
 
+    /// Whether it is of this key of this table.
+    pub fn is_of(&self, table: &str, key: &str) -> bool {
+        self.table == table && self.key == key
+    }
+
     pub fn show(&self) -> String {
         format!("{}.{}={}", self.table, self.key, self.value)
     }

@@ -70,7 +70,12 @@ pub struct Arguments {
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
-    Setting::parse(text).map_err(|failure| failure.to_string())
+    let setting = Setting::parse(text).map_err(|failure| failure.to_string())?;
+    match setting.is_of("process", "workers") {
+        // The curve would be of other workers than it says, on cores that were chosen for those.
+        true => Err("the sweep sets the workers itself, one number after another: name them by --workers".into()),
+        false => Ok(setting),
+    }
 }
 
 impl Arguments {
@@ -78,5 +83,17 @@ impl Arguments {
     pub fn variants(&self) -> Vec<Vec<Setting>> {
         let with = (!self.settings.is_empty()).then(|| self.settings.clone());
         std::iter::once(Vec::new()).chain(with).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_no_setting_of_a_sweep_which_measures_several_numbers_of_them() {
+        assert!(setting("process.batch=off").is_ok());
+        assert!(setting("backend.origin.workers=2").is_ok());
+        assert!(setting("process.workers=2").unwrap_err().ends_with("name them by --workers"));
     }
 }
