@@ -36,6 +36,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     facts_of_routes(report, config, routes);
     hidden::check(report, routes);
     mirrors(report, config, routes);
+    questions(report, config, routes);
     priorities(report, config, routes);
     auth(report, config, routes);
     change::check(report, config, routes);
@@ -538,11 +539,24 @@ fn priorities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let mut backends = std::iter::once(first).chain(draft.route.steps.other_backends());
         let has_queue = |backend: &Backend| {
             let is_limited = backend.servers.iter().any(|server| server.max_connections.is_some());
-            backend.queue.limit > 0 && (is_limited || backend.protocol != ServerProtocol::Http1)
+            backend.queue.limit > 0 && (is_limited || backend.protocol.may_be_http2())
         };
         if !backends.any(|id| config.backends.get(id.0).is_none_or(has_queue)) {
             let what = "`priority` has no effect: requests of this route never wait for a connection";
             report.warning(draft.span, what, "give the servers of its backend `max_connections`, or remove `priority`");
+        }
+    }
+}
+
+/// Questions about who comes in are asked in HTTP/1.1 or HTTP/2.
+fn questions(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes {
+        let forward = draft.route.steps.auth.as_ref().and_then(|auth| auth.forward());
+        let Some(backend) = forward.and_then(|forward| config.backends.get(forward.backend.0)) else { continue };
+        if matches!(backend.protocol, ServerProtocol::FastCgi | ServerProtocol::Http10) {
+            let what =
+                format!("`forward` asks in HTTP/1.1 or HTTP/2, and [backend.{}] has another `protocol`", backend.name);
+            report.error(draft.span, what, "name a backend whose servers speak one of these");
         }
     }
 }

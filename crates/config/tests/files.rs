@@ -413,7 +413,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:15:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:86:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:91:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

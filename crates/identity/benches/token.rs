@@ -11,7 +11,7 @@ use aws_lc_rs::signature::{
 use base64ct::{Base64UrlUnpadded, Encoding};
 use propylon_config::Source;
 use propylon_http::h1::{Limits, Parsed, RequestHead, parse_request};
-use propylon_identity::{Gate, Loaded, Look};
+use propylon_identity::{Gate, Loaded, Look, Looked};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn main() {
 
     let loaded = loaded(&key);
     let gate: &Gate = loaded.gates[0].as_ref().expect("the route's gate");
-    let check = || match gate.look(&head, black_box(text.as_bytes()), NOW) {
+    let check = || match gate.look((&head, black_box(text.as_bytes())), NOW, &mut Looked::default()) {
         Look::In(identity) => drop(black_box(identity)),
         _ => panic!("the token is good"),
     };

@@ -42,7 +42,7 @@ use crate::limits::{self, LimitState};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
-use crate::upstream::balance::SharedBalance;
+use crate::upstream::balance::{self, SharedBalance};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
 pub use per_core::{ClientSight, CoreSnapshot};
@@ -765,7 +765,7 @@ fn reload_balance(
                     }
                     None => {
                         let (limit, cores) = (backend.circuit.first_limit(u32::MAX), worker_count(config));
-                                                let retries = SharedBudget::new(balance::retry_terms(backend), cores);
+                        let retries = SharedBudget::new(balance::retry_terms(backend), cores);
                         let circuit = Arc::new(Credits::new(limit, cores));
                         (Loads::new(servers.len(), cores), circuit, Arc::new(retries))
                     }

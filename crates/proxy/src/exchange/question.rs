@@ -66,7 +66,7 @@ pub async fn ask(
         core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
         return Err(Fault::CircuitOpen);
     };
-    backend.state.retry_budget.borrow_mut().earn();
+    backend.shared.retries.earn(backend.state.pool.core());
     let mut own = Box::new(Request::about(request, question.head, question.text));
     own.note.backend = Some(backend.id.0);
     // Spans of questions are beside those of attempts at servers.
@@ -230,7 +230,8 @@ impl Asking<'_> {
         let facts = heads::facts((client, &address), own, snapshot);
         let lines = |out: &mut Vec<u8>| heads::write_lines(client, (own, facts), snapshot, out);
         match server_stream {
-            UpstreamStream::Connection(connection) => {
+            // Questions to FastCGI are refused with the configuration.
+            UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {
                 let mut out = services.scratch.borrow_mut();
                 out.clear();
                 let last = self.backend.state.pool.is_last_request(&connection);
@@ -262,7 +263,7 @@ impl Asking<'_> {
                 check_in(self.backend, http1.connection, is_clean);
             }
             Upstream::Http2(http2) if is_whole && http2.is_open() => see_out(http2, &mut self.own, self.backend),
-            Upstream::Http2(_) => {}
+            Upstream::Http2(_) | Upstream::FastCgi(_) => {}
         }
     }
 
@@ -315,8 +316,7 @@ impl Asking<'_> {
         if !may_repeat || self.retry_state.failures > backend.terms.retries {
             return Some(failed.fault);
         }
-        if !backend.state.retry_budget.borrow_mut().spend() {
-            services.metrics.increment(metrics.retries_refused);
+        if !backend.spend_retry() {
             return Some(failed.fault);
         }
         services.metrics.increment(metrics.retries);
