@@ -201,13 +201,15 @@ fn a_fixed_answer_has_its_body_from_a_file() {
     assert_eq!(said(&engine, "HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n"), later);
     let tag = "\"f572d396fae9206628714fb2\"";
     let robots = format!(
-        "HTTP/1.1 200 OK\r\nETag: {tag}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 6\r\n\r\nhello\n"
+        "HTTP/1.1 200 OK\r\nETag: {tag}\r\nAccept-Ranges: bytes\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: 6\r\n\r\nhello\n"
     );
     assert_eq!(said(&engine, &get("/robots.txt", "If-None-Match: \"x\"\r\n")), robots);
     let known = format!("HTTP/1.1 304 Not Modified\r\nETag: {tag}\r\n\r\n");
     assert_eq!(said(&engine, &get("/robots.txt", &format!("If-None-Match: {tag}\r\n"))), known);
     let robots = format!(
-        "HTTP/2 200 \r\netag: {tag}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 6\r\n\r\nhello\n"
+        "HTTP/2 200 \r\netag: {tag}\r\naccept-ranges: bytes\r\ncontent-type: text/plain; charset=utf-8\r\n\
+         content-length: 6\r\n\r\nhello\n"
     );
     assert_eq!(said_h2(&engine, "/robots.txt", &[]), robots);
     assert_eq!(
@@ -237,6 +239,46 @@ fn a_file_is_known_by_the_tag_that_its_route_gives_it() {
     ] {
         let response = engine.client("plain").ask(get(path, &format!("If-None-Match: {known}\r\n")));
         assert_eq!((response.status, response.field("ETag")), wanted, "{path} {known}");
+    }
+}
+
+#[test]
+fn a_client_that_has_a_part_of_a_file_gets_the_rest() {
+    let blob: String = (0..30_000).map(|number| format!("{number:05} ")).collect();
+    let tag = "\"f572d396fae9206628714fb2\"";
+    let files = [("later.html", "<p>later</p>\n"), ("robots.txt", "hello\n"), ("blob", &*blob)];
+    let engine = Engine::start_beside(&files, FIXED);
+    let part = |range: &str, length: usize, text: &str| {
+        format!(
+            "HTTP/1.1 206 Partial Content\r\nETag: {tag}\r\nAccept-Ranges: bytes\r\nContent-Range: bytes {range}/6\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n\r\n{text}"
+        )
+    };
+    let asked = |fields: &str| said(&engine, &get("/robots.txt", fields));
+    assert_eq!(asked("Range: bytes=1-3\r\n"), part("1-3", 3, "ell"));
+    assert_eq!(asked(&format!("Range: bytes=-2\r\nIf-Range: {tag}\r\n")), part("4-5", 2, "o\n"));
+    let beyond = asked("Range: bytes=6-\r\n");
+    let head = "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */6\r\nContent-Type: text/plain";
+    assert!(beyond.starts_with(head), "{beyond}");
+    assert!(asked("If-Match: \"other\"\r\nRange: bytes=0-0\r\n").starts_with("HTTP/1.1 412 Precondition Failed\r\n"));
+    let known = format!("HTTP/1.1 304 Not Modified\r\nETag: {tag}\r\n\r\n");
+    assert_eq!(asked(&format!("If-None-Match: {tag}\r\nRange: bytes=0-0\r\n")), known);
+    for whole in ["Range: bytes=0-1,3-4\r\n", "Range: bytes=0-0\r\nIf-Range: \"other\"\r\n", "Range: seats=1-2\r\n"] {
+        let answer = asked(whole);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello\n"), "{answer}");
+    }
+    let head = said(&engine, "HEAD /robots.txt HTTP/1.1\r\nHost: a\r\nRange: bytes=0-0\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("\r\nContent-Length: 6\r\n"), "{head}");
+    // A page of another status is no file that clients have a part of.
+    let later = said(&engine, &get("/", "Range: bytes=0-0\r\nIf-Match: \"x\"\r\n"));
+    assert!(later.starts_with("HTTP/1.1 503 ") && later.ends_with("<p>later</p>\n"), "{later}");
+    // A download that was broken off goes on where it was, over both versions.
+    let folder = Scratch::new();
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let path = folder.write("rest", &blob[..100_001]);
+        let url = format!("http://{}/blob", engine.address("plain"));
+        curl(&[version, "-C", "-", "-o", path.to_str().expect("UTF-8"), &url]).ok();
+        assert!(fs::read_to_string(&path).is_ok_and(|text| text == blob), "{version}");
     }
 }
 

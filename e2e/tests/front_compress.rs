@@ -505,6 +505,64 @@ fn a_response_that_does_not_wait_for_its_request_goes_as_it_is() {
 }
 
 #[test]
+fn answers_of_the_engine_are_compressed_as_servers_are() {
+    let page = String::from_utf8(text(40_000)).expect("text");
+    let files = [("page.html", &*page), ("gone.html", &*page)];
+    let server = Origin::always("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    let config = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\npath = \"/page\"\nrespond = {{ body_file = \"page.html\" }}\ncompress = true\n\
+         [[route]]\npath = \"/short\"\nrespond = {{ body = \"short\" }}\ncompress = true\n\
+         [[route]]\npath = \"/text\"\nrespond = {{ status = 403, body = \"{}\" }}\ncompress = {{ encodings = [\"gzip\"] }}\n\
+         [[route]]\npath = \"/gone\"\nbackend = \"app\"\ncompress = true\nerror_pages = {{ 404 = \"gone.html\" }}\n\
+         intercept_errors = true\n\
+         [[route]]\npath = \"/as-is\"\nrespond = {{ body_file = \"page.html\" }}\n",
+        server.address(),
+        "no ".repeat(1_000)
+    );
+    let engine = Engine::start_beside(&files, &config);
+    let mut client = engine.client("plain");
+    let plain = client.ask("GET /page HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let tag = plain.field("ETag").expect("a tag").to_owned();
+    let about = (plain.field("Content-Encoding"), plain.field("Vary"), plain.field("Accept-Ranges"));
+    assert_eq!((about, plain.text()), ((None, Some("Accept-Encoding"), Some("bytes")), page.clone()));
+    // The first is compressed, the second is what was kept of it.
+    for _ in 0..2 {
+        for (path, status, wanted) in
+            [("/page", 200, &page), ("/text", 403, &"no ".repeat(1_000)), ("/gone", 404, &page)]
+        {
+            let response = asked(&mut client, path, "");
+            let about = (response.status, response.field("Content-Encoding"), response.field("Vary"));
+            assert_eq!(about, (status, Some("gzip"), Some("Accept-Encoding")), "{path}");
+            assert_eq!(response.field("Accept-Ranges"), None);
+            assert!(gunzip(&response.body) == wanted.as_bytes() && response.body.len() < wanted.len() / 2, "{path}");
+        }
+    }
+    let head = {
+        client.send("HEAD /page HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\n\r\n");
+        client.read_head()
+    };
+    let length = asked(&mut client, "/page", "").body.len();
+    assert!(head.contains(&format!("\r\nContent-Length: {length}\r\n")), "{head}");
+    let weak = format!("W/{tag}");
+    let known = asked(&mut client, "/page", &format!("If-None-Match: {weak}\r\n"));
+    assert_eq!((known.status, known.field("ETag"), known.field("Vary")), (304, Some(&*weak), Some("Accept-Encoding")));
+    let part = asked(&mut client, "/page", "Range: bytes=10-19\r\n");
+    let about = (part.status, part.field("ETag"), part.field("Vary"), part.text());
+    assert_eq!(about, (206, Some(&*tag), Some("Accept-Encoding"), page[10..20].to_owned()));
+    for path in ["/short", "/as-is"] {
+        let response = asked(&mut client, path, "");
+        assert_eq!((response.field("Content-Encoding"), response.field("Vary")), (None, None), "{path}");
+    }
+    let secret = asked(&mut client, "/page", "Cookie: a=b\r\n");
+    assert_eq!((secret.field("Content-Encoding"), secret.field("Vary")), (None, Some("Accept-Encoding")));
+    let url = format!("http://{}/page", engine.address("plain"));
+    let second = curl(&["--http2-prior-knowledge", "-i", "--compressed", &url]).ok().text();
+    let (head, body) = second.split_once("\r\n\r\n").expect("a head");
+    assert!(head.contains("content-encoding: ") && head.contains("etag: W/") && body == page, "{head}");
+}
+
+#[test]
 fn a_core_that_has_too_much_to_do_compresses_less() {
     let origin = Origin::always(ok(TEXT, &text(200_000)));
     let step = "compress = { busy_max = 1, level = { zstd = 9 } }";

@@ -5,6 +5,7 @@ pub mod accept;
 pub mod encoder;
 pub mod encoders;
 pub mod judge;
+pub mod own;
 pub mod plan;
 pub mod rewrite;
 pub mod trailers;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use propylon_config::Compress;
+use propylon_config::{Compress, Encoding};
 use propylon_http::h1::ResponseBody;
 
 use crate::encoder::Kind;
@@ -22,6 +22,16 @@ pub struct Plan {
 impl Plan {
     /// The plan for a response with this head; `None`: nothing is changed.
     pub fn of(rules: &Compress, asked: &Asked<'_>, answered: Answered<'_>, encoders: &Rc<Encoders>) -> Option<Plan> {
+        Plan::of_known(rules, asked, answered, (encoders, &|_| false))
+    }
+
+    /// As [`Plan::of`], where `known` tells of codings for which no encoder is needed.
+    pub(crate) fn of_known(
+        rules: &Compress,
+        asked: &Asked<'_>,
+        answered: Answered<'_>,
+        (encoders, known): (&Rc<Encoders>, &dyn Fn(Encoding) -> bool),
+    ) -> Option<Plan> {
         let encoding = match judge(rules, asked, answered)? {
             Verdict::NotModified => {
                 let rewrite = Rewrite { encoding: None, weakens: true, varies: varies(answered) };
@@ -30,6 +40,12 @@ impl Plan {
             Verdict::Plain(skip) => Err(skip),
             Verdict::Compressed(encoding) => Ok(encoding),
         };
+        if let Ok(encoding) = encoding
+            && known(encoding)
+        {
+            let rewrite = Rewrite { encoding: Some(encoding), weakens: true, varies: varies(answered) };
+            return Some(Plan { rewrite, lease: None, skip: None });
+        }
         let length = if let ResponseBody::Length(length) = answered.head.body { Some(length) } else { None };
         let taken = encoding.and_then(|encoding| encoders.take(Kind::of(encoding, rules), rules, length));
         let varies = varies(answered);

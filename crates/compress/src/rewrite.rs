@@ -38,14 +38,14 @@ impl Rewrite {
     }
 
     /// Whether a field goes on as it is.
-    fn keeps(&self, name: &[u8]) -> bool {
+    pub(crate) fn keeps(&self, name: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let is_stale = self.weakens && is("etag") || self.encoding.is_some() && (is_of_bytes(name) || is("trailer"));
         !is_stale
     }
 
     /// Names and values of the fields that are added.
-    fn lines(&self, answered: Answered<'_>) -> Vec<(&'static str, Vec<u8>)> {
+    pub(crate) fn lines(&self, answered: Answered<'_>) -> Vec<(&'static str, Vec<u8>)> {
         let mut lines = Vec::new();
         if let Some(encoding) = self.encoding {
             lines.push(("Content-Encoding", encoding.name().as_bytes().to_vec()));

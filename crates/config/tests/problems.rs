@@ -234,7 +234,7 @@ fn compression_is_checked() {
         (&route("{encodings=['gzip'],level={br=1}}"), 4, 37, "`level` has \"br\", which `encodings` does not name; remove it, or add \"br\" to `encodings`"),
         (&route("{credentials='off'}"), 4, 23, "`credentials` cannot be \"off\""),
         (&route("{busy_max=0}"), 4, 20, "`busy_max` is too small"),
-        ("[[route]]\npath='/b'\nrespond={}\ncompress=true", 4, 1, "`compress` on a route that answers by itself: what servers answer is compressed, and nothing else; remove it, or put it on a route with a `backend`"),
+        ("[[route]]\npath='/b'\nredirect={host='a.test'}\ncompress=true", 4, 1, "`compress` on a route that redirects: its answers have no body; remove it, or put it on a route with a `backend` or `respond`"),
         ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\ncompress=true\nbackend='app'", 4, 1, "there are no requests to take steps with"),
     ]);
     expect_nothing_below_good(&[&route("true"), &route("{types=['application/*+JSON','X/Y.z-1']}"), &route("{level={gzip=9}}")]);

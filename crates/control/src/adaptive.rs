@@ -1,5 +1,5 @@
-//! Limits of requests at backends that go by how long answers take: `circuit.adaptive`. Workers count as they do for all
-//! backends; the main thread looks at their counts and moves the limit (`docs/decisions/0067-adaptive-limits.md`).
+//! Limits of requests at backends that go by how long answers take: `circuit.adaptive`. Workers count as they do for
+//! all backends; the main thread looks at their counts and moves the limit (`docs/decisions/0067-adaptive-limits.md`).
 
 use std::collections::HashMap;
 use std::time::Instant;

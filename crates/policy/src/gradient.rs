@@ -1,9 +1,9 @@
-//! How many requests a backend takes at once, found by how long it lets them wait: a limit that grows while answers come
-//! as quickly as from servers that have little to do, and shrinks when they do not (the gradient of Envoy's
+//! How many requests a backend takes at once, found by how long it lets them wait: a limit that grows while answers
+//! come as quickly as from servers that have little to do, and shrinks when they do not (the gradient of Envoy's
 //! `adaptive_concurrency` and of Netflix' `concurrency-limits`; `docs/decisions/0067-adaptive-limits.md`).
 //!
-//! The time that is quick is measured now and then: the limit is halved for as long as that makes answers come sooner. Where
-//! the limit keeps nobody out, the time of answers is taken as it is, and nobody notices.
+//! The time that is quick is measured now and then: the limit is halved for as long as that makes answers come sooner.
+//! As long as the limit keeps nobody out, the time of answers is taken as it is, and nobody notices.
 
 /// Answers that a window has at least, so that their mean says something.
 const ANSWERS_MIN: u64 = 20;

@@ -14,11 +14,24 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
     /// The connection ends with it.
     pub close: bool,
+    /// The body is that of the route's `respond`, or the part of it that is not `whole`.
+    pub is_fixed: bool,
+    /// Bytes of the whole of which the body is a part; 0: it is no part.
+    pub whole: usize,
 }
 
 impl Answer<'_> {
     pub fn plain(status: u16) -> Answer<'static> {
-        Answer { status, fields: &[], lines: b"", content_type: "text/plain; charset=utf-8", body: b"", close: false }
+        Answer {
+            status,
+            fields: &[],
+            lines: b"",
+            content_type: "text/plain; charset=utf-8",
+            body: b"",
+            close: false,
+            is_fixed: false,
+            whole: 0,
+        }
     }
 }
 

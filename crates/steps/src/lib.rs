@@ -17,6 +17,7 @@ mod facts;
 pub mod fuzz;
 pub mod limits;
 pub mod mirror;
+pub mod ranges;
 pub mod request_id;
 pub mod response;
 pub mod retry;
@@ -24,10 +25,13 @@ pub mod split;
 pub mod sticky;
 mod target;
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use propylon_config::{Action, BackendId, Compress, Config, Errors, PathRules, Redirect, RedirectPath, Respond, Route};
+use propylon_config::{
+    Action, BackendId, Compress, Config, Encoding, Errors, PathRules, Redirect, RedirectPath, Respond, Route,
+};
 use propylon_http::fault::Fault;
 use propylon_http::h1::RequestHead;
 
@@ -60,6 +64,8 @@ pub struct Steps {
     pub limits: Vec<Limiter>,
     /// Compression of responses.
     pub compress: Option<Compress>,
+    /// Body of the route's own answer in each coding, once it was asked for.
+    pub coded: [OnceCell<Box<[u8]>>; Encoding::ALL.len()],
     /// Division of the requests among backends.
     pub split: Option<Split>,
     /// Backend of requests for which theirs has no server.
@@ -101,6 +107,7 @@ impl Steps {
             cors: steps.cors.as_ref().map(Cors::of),
             limits,
             compress: steps.compress.clone(),
+            coded: Default::default(),
             split: steps.split.as_ref().map(|split| Split::of(split, config, random)),
             fallback: steps.fallback,
             time_limit: steps.timeouts.request,

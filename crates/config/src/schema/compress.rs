@@ -23,9 +23,9 @@ pub(crate) fn compress(section: &mut Section<'_, '_>, action: &Action) -> Option
         Value::Table(_) => table(Section::of(report, &entry.node, "`compress`", entry.node.span)?),
         _ => return mismatch(report, "compress", "a boolean or { encodings = [\"gzip\"] }", &entry.node),
     };
-    if !matches!(action, Action::Backend(_)) {
-        let what = "`compress` on a route that answers by itself: what servers answer is compressed, and nothing else";
-        report.error(entry.key_span, what, "remove it, or put it on a route with a `backend`");
+    if let Action::Redirect(_) = action {
+        let what = "`compress` on a route that redirects: its answers have no body";
+        report.error(entry.key_span, what, "remove it, or put it on a route with a `backend` or `respond`");
     }
     Some(compress)
 }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use propylon_compress::judge::Asked;
+use propylon_compress::own::{self, Own};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, whole_chunked};
 use propylon_net::buffer::Buffer;
@@ -36,13 +38,49 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
         let whole = Answer { fields: &all, lines: &[], ..answer };
         let Some(own) = change::own_answer(client, request, &whole) else {
             let lines = [answer.lines, beside].concat();
-            return answer_as_is(client, request, &Answer { lines: &lines, ..answer });
+            let whole = Answer { lines: beside, ..whole };
+            return answer_coded(client, request, (&whole, &Answer { lines: &lines, ..answer }));
         };
-        let answer = Answer { lines: beside, ..whole };
-        let fields: Vec<(&str, &str)> = own.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-        return answer_as_is(client, request, &Answer { fields: &fields, content_type: &own.content_type, ..answer });
+        let fields = borrowed(&own.fields);
+        let changed = Answer { fields: &fields, content_type: &own.content_type, lines: beside, ..whole };
+        return answer_coded(client, request, (&changed, &changed));
     }
     answer_as_is(client, request, answer)
+}
+
+fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
+    fields.iter().map(|(name, value)| (&**name, &**value)).collect()
+}
+
+/// Answers with a body that is compressed, where the route wants that. The second one goes where it is left as it is.
+fn answer_coded(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    (answer, as_is): (&Answer<'_>, &Answer<'_>),
+) -> After {
+    let steps = request.steps.as_ref().map(|taken| Rc::clone(&taken.steps));
+    let Some((steps, rules)) = steps.as_deref().and_then(|steps| Some((steps, steps.compress.as_ref()?))) else {
+        return answer_as_is(client, request, as_is);
+    };
+    let (is_tls, is_identified) = (client.is_tls(), client.is_identified());
+    let asked = Asked { head: &request.head, text: &request.text, is_tls, is_identified };
+    let Answer { status, fields, content_type, body, .. } = *answer;
+    let own = Own { status, fields, content_type, body, whole: answer.whole.max(body.len()) };
+    let (core, kept) = (Rc::clone(client.core()), answer.is_fixed.then_some(&steps.coded));
+    let Some(coded) = own::code(rules, &asked, &own, (&core.encoders, kept)) else {
+        return answer_as_is(client, request, as_is);
+    };
+    let metrics = &core.telemetry.compression;
+    if let Some(skip) = coded.skip {
+        core.metrics.increment(metrics.skipped.of(skip.label()));
+    }
+    let fields = borrowed(&coded.fields);
+    let answer = Answer { fields: &fields, ..*answer };
+    let Some((encoding, body)) = coded.body else { return answer_as_is(client, request, &answer) };
+    core.metrics.increment(metrics.responses(encoding));
+    core.metrics.add(metrics.bytes_in(encoding), answer.body.len() as u64);
+    core.metrics.add(metrics.bytes_out(encoding), body.len() as u64);
+    answer_as_is(client, request, &Answer { body: &body, ..answer })
 }
 
 fn answer_as_is(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {

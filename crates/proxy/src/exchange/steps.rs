@@ -9,11 +9,13 @@ use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
 use propylon_steps::answers::Place;
+use propylon_steps::bodies::Body;
+use propylon_steps::conditions;
 use propylon_steps::errors::Error;
 use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
-use propylon_steps::{bodies, conditions};
+use propylon_steps::ranges::Wanted;
 
-use super::answers::{answer_busy, answer_fault, answer_here, word};
+use super::answers::{answer_busy, answer_error, answer_fault, answer_here, word};
 use super::response::identify;
 use super::{Decision, act};
 use super::{attempt, change, identity, mirror};
@@ -190,6 +192,31 @@ async fn forward(
     attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
 }
 
+/// Answers with a file, or the part of it that is asked for.
+fn answer_file(client: &mut ClientSide<'_>, request: &mut Request, file: &Body, plain: Answer<'_>) -> After {
+    let (bytes, length) = (&file.bytes[..], file.bytes.len());
+    let known = [("ETag", &*file.etag), ("Accept-Ranges", "bytes")];
+    let whole = Answer { fields: &known, body: bytes, ..plain };
+    // The route may give it another, or none.
+    let tag = change::own_tag(client, request, &whole).unwrap_or_default();
+    match Wanted::of(&request.head, &request.text, (length, &tag)) {
+        Wanted::Whole => answer_here(client, request, &whole),
+        Wanted::NotModified => answer_here(client, request, &Answer { status: 304, fields: &known[..1], ..whole }),
+        Wanted::Part(part) => {
+            let range = format!("bytes {}-{}/{length}", part.start, part.end - 1);
+            let fields = [known[0], known[1], ("Content-Range", &range)];
+            let body = &bytes[part];
+            answer_here(client, request, &Answer { status: 206, fields: &fields, body, whole: length, ..whole })
+        }
+        Wanted::Failed => answer_error(client, request, 412, ""),
+        Wanted::Unsatisfiable => {
+            let range = format!("bytes */{length}");
+            let error = word(client, request, &Error::of(416, ""));
+            answer_here(client, request, &Answer { fields: &[("Content-Range", &range)], ..error.answer() })
+        }
+    }
+}
+
 /// Answers from a file, or with the page of the status where the route has no body of its own. `None`: neither is
 /// there.
 fn respond_here(
@@ -199,16 +226,15 @@ fn respond_here(
     respond: &Respond,
 ) -> Option<After> {
     let steps = Rc::clone(&request.steps.as_ref()?.steps);
-    if let Some(body) = steps.answers.fixed(steps.route) {
-        let etag = [("ETag", &*body.etag)];
-        let fields: &[_] = if respond.status == 200 { &etag } else { &[] };
-        let plain = Answer::plain(respond.status);
-        let answer = Answer { fields, content_type: &respond.content_type, body: &body.bytes, ..plain };
-        let is_known = respond.status == 200
-            && change::own_tag(client, request, &answer)
-                .is_some_and(|tag| bodies::is_known(&tag, &request.head, &request.text));
-        let status = if is_known { 304 } else { respond.status };
-        return Some(answer_here(client, request, &Answer { status, ..answer }));
+    let fixed = |status| Answer { content_type: &respond.content_type, is_fixed: true, ..Answer::plain(status) };
+    if let Some(file) = steps.answers.fixed(steps.route) {
+        if respond.status == 200 {
+            return Some(answer_file(client, request, file, fixed(200)));
+        }
+        return Some(answer_here(client, request, &Answer { body: &file.bytes, ..fixed(respond.status) }));
+    }
+    if steps.compress.is_some() && !respond.body.is_empty() {
+        return Some(answer_here(client, request, &Answer { body: respond.body.as_bytes(), ..fixed(respond.status) }));
     }
     let place = Place { listener: &snapshot.listener(client.listener()).name, route: Some(steps.route) };
     let has_form = steps.answers.has_form(place, respond.status);
