@@ -482,10 +482,17 @@ fn a_drain_waits_for_relays_and_cuts_them_when_its_time_is_up() {
     assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
 
     let mut engine = Engine::start(&relay(&[origin.address()], "", ""));
-    let mut client = self::client(&engine, "plain");
-    client.send("x");
-    client.read_exact(1);
+    let mut clients = ["plain", "web"].map(|listener| self::client(&engine, listener));
+    for client in &mut clients {
+        client.send("x");
+        client.read_exact(1);
+    }
     engine.signal(Signal::TERM);
-    assert_ne!(client.ending(), Ending::Open);
+    // An end in order would pass for the server's own.
+    assert_eq!(clients.map(|mut client| client.ending()), [Ending::Reset, Ending::Reset]);
+    for listener in ["plain", "web"] {
+        let line = engine.logged("its end", |line| line["listener"] == listener);
+        assert_eq!((&line["fault"], &line["bytes_sent"]), (&"cut-off".into(), &1.into()), "{line}");
+    }
     assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(3));
 }

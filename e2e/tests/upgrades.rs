@@ -5,6 +5,7 @@ use std::time::Duration;
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::http::values;
 use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
+use rustix::process::Signal;
 
 /// The handshake of RFC 6455 §1.3, with the key and the answer that it gives.
 const ASK: &str = "GET /chat HTTP/1.1\r\nHost: shop.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -209,6 +210,25 @@ fn a_tunnel_in_which_nothing_moves_is_ended() {
     client.read_timeout(Duration::from_secs(5));
     assert_ne!(client.ending(), Ending::Open);
     engine.metric_reaches("propylon_timeouts_total", &[("wait", "tunnel-idle")], 1.0);
+}
+
+#[test]
+fn a_tunnel_that_is_there_when_a_stop_has_no_more_time_is_reset_and_logged() {
+    let origin = echo();
+    let mut engine = Engine::start(&with(&[origin.address()], "", ""));
+    let mut clients = ["plain", "web"].map(|listener| engine.client(listener));
+    for client in &mut clients {
+        upgrade(client);
+        client.send("x");
+        client.read_exact(1);
+    }
+    engine.signal(Signal::TERM);
+    assert_eq!(clients.map(|mut client| client.ending()), [Ending::Reset, Ending::Reset]);
+    for listener in ["plain", "web"] {
+        let line = engine.logged("its end", |line| line["listener"] == listener);
+        assert_eq!((&line["fault"], &line["status"]), (&"cut-off".into(), &101.into()), "{line}");
+    }
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(3));
 }
 
 #[test]

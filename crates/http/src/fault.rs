@@ -155,6 +155,7 @@ faults! {
     ClientTlsFailure = "tls-failure", Client, Client, 0;
     TunnelIdle = "tunnel-idle", Client, Client, 0;
     KeysExhausted = "keys-exhausted", Client, Client, 0;
+    CutOff = "cut-off", Client, Engine, 0;
     // Attempts that failed between the engine and a server, or had no server to go to.
     ConnectRefused = "connect-refused", Server, Server, 502;
     ConnectFailed = "connect-failed", Server, Server, 502;

@@ -132,6 +132,9 @@ impl Duplex {
         if now >= self.since + u64::from(limit.millis) && self.trickles(connection) {
             self.since = now;
         }
+        if connection.core.cuts_off.get() {
+            return Poll::Ready(Left::Ended(Some(Fault::CutOff)));
+        }
         let due = self.since + u64::from(limit.millis);
         if now >= due {
             connection.count_timeout(Wait::TunnelIdle);
@@ -150,8 +153,8 @@ impl Duplex {
         Poll::Pending
     }
 
-    /// Whether one of the sides still takes what it was written, however slowly: the kernel holds megabytes, and says that
-    /// there is room when a third of it is free. Where nobody has looked before, what is on its way counts as taken.
+    /// Whether one of the sides still takes what it was written, however slowly: the kernel holds megabytes, and says
+    /// that there is room when a third of it is free. Without an earlier look, what is on its way counts as taken.
     fn trickles(&mut self, connection: &Connection) -> bool {
         let all = connection.stream.socket.unacknowledged().saturating_add(self.server.stream.unacknowledged());
         let before = std::mem::replace(&mut self.on_the_way, all);
@@ -325,7 +328,7 @@ impl Duplex {
             Some(Fault::ClientReset) => drop(self.server.stream.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.
             Some(Fault::ServerReset) if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
-            Some(Fault::Idle | Fault::TunnelIdle) => {
+            Some(Fault::Idle | Fault::TunnelIdle | Fault::CutOff) => {
                 let _ = self.server.stream.reset_on_close();
                 let _ = connection.stream.socket.reset_on_close();
             }

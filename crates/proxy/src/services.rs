@@ -89,6 +89,8 @@ pub struct Services {
     pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
+    /// End relays and tunnels: the process does.
+    pub cuts_off: Cell<bool>,
     /// Set in a drain that a successor lets last: when it began, and for how many milliseconds idle clients leave.
     pub(crate) leaving: Cell<Option<(u64, u64)>>,
     /// Client connections open on this core.
@@ -175,6 +177,7 @@ impl Services {
             failures_logged: RefCell::default(),
             server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
+            cuts_off: Cell::new(false),
             leaving: Cell::default(),
             connections: Cell::new(0),
             standing_by: Cell::new(0),

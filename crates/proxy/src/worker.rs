@@ -41,6 +41,9 @@ use crate::upstream::warm::warm;
 const ACCEPTS_MAX: usize = 32;
 /// How long accepting rests when the process is out of files or memory, or the socket fails.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Turns that relays and tunnels get to end in when the process ends, and how long each is.
+const CUT_OFF_TURNS: u32 = 50;
+const CUT_OFF_TURN: Duration = Duration::from_millis(2);
 /// Ticks between two sweeps of the pools: one second.
 const SWEEP_TICKS: u32 = 10;
 
@@ -187,6 +190,9 @@ async fn work(assignment: Assignment) -> io::Result<()> {
             }
         }
     }
+    if core.requests.get() > 0 {
+        cut_off(&core).await;
+    }
     core.resting.clear();
     core.upstreams.clear();
     core.tick(false);
@@ -195,6 +201,19 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     // The exporter waits for nobody's spans after this.
     core.end_traces();
     Ok(())
+}
+
+/// Has relays and tunnels end: with resets, since an end in order would pass for their peer's, and with their lines in
+/// the log. Requests are cut off with their tasks.
+async fn cut_off(core: &Core) {
+    core.cuts_off.set(true);
+    core.timers.wake_all();
+    for _ in 0..CUT_OFF_TURNS {
+        if core.requests.get() == 0 {
+            break;
+        }
+        sleep(CUT_OFF_TURN).await;
+    }
 }
 
 /// A listener whose accepts we make ourselves: tokio's own would register every connection with the event loop at once.

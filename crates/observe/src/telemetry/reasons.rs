@@ -20,6 +20,7 @@ pub const RELAY_FAULTS: &[Fault] = &[
     Fault::Idle,
     Fault::ClientTlsFailure,
     Fault::KeysExhausted,
+    Fault::CutOff,
     Fault::HelloTimeout,
     Fault::NotTls,
     Fault::BadHello,
