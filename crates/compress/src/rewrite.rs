@@ -25,7 +25,7 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    /// Changes the head, whose text is `text` so far, and the lines that are added to it; returns its text from here on.
+    /// Changes the head, whose text is `text` so far, and the lines that are added to it; returns its later text.
     pub fn apply(&self, response: &mut ResponseHead, text: &[u8], added: &mut Vec<u8>) -> Vec<u8> {
         let (lines, mut out) = (self.lines(Answered { head: response, text, lines: added }), Vec::new());
         response.restate(text, |name| self.keeps(name), &lines, &mut out);

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
-use propylon_config::Listener;
+use propylon_config::{Config, Listener};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
@@ -13,8 +14,6 @@ use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
 use propylon_steps::{Changed, RequestChange, Steps};
 
-use crate::core::Core;
-use crate::snapshot::CoreSnapshot;
 use crate::trace::Trace;
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
@@ -44,10 +43,12 @@ pub struct Request {
     pub note: Note,
 }
 
-/// Steps of a request's route, of the configuration that the request has begun with.
+/// Steps of a request's route, with the configuration that they are of: the one that the request has begun with.
 pub struct Taken {
     pub steps: Rc<Steps>,
-    pub snapshot: Rc<CoreSnapshot>,
+    pub config: Arc<Config>,
+    /// Index of the request's listener; `None` where the configuration does not have it any more.
+    pub listener: Option<usize>,
 }
 
 impl Deref for Taken {
@@ -122,11 +123,6 @@ impl Request {
         self.trace = Trace::Off;
         (self.steps, self.changed) = (None, None);
         self.note = Note::default();
-    }
-
-    /// The configuration that the request has begun with, where its route has steps; the core's otherwise.
-    pub fn snapshot(&self, core: &Core) -> Rc<CoreSnapshot> {
-        self.steps.as_ref().map_or_else(|| core.snapshot(), |taken| Rc::clone(&taken.snapshot))
     }
 
     /// Milliseconds that are left to the whole request, rounded up; `None` where its route sets no limit.

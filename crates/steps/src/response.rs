@@ -50,8 +50,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Changes an interim response of a server (1xx): what the final one would be kept from does not go on here either.
-    /// What is added comes with that.
+    /// Changes an interim response of a server (1xx): what the final one would be kept from does not go on here either,
+    /// and what is added comes with that.
     pub fn amend_interim(&self, response: &mut ResponseHead, text: &[u8]) {
         let Some(steps) = self.steps else { return };
         self.withhold_ours(response, text);

@@ -200,7 +200,7 @@ fn test(report: &Report<'_>, key: &str, node: &Node<'_>) -> Option<TextTest> {
     let mut given = [exact, prefix, regex, present].into_iter().flatten();
     match (given.next(), given.next()) {
         (Some(test), None) => test,
-        // What is wrong with the only one was said where it was read.
+        // The only one is wrong, and was said to be where it was read.
         (None, _) if misspelt || entries.len() == 1 || !report.is_whole() => None,
         _ => {
             report.error(node.span, "a condition is one thing", format!("write {TEXT_FORMS}"));

@@ -502,7 +502,7 @@ impl Explanation<'_> {
         }
     }
 
-    /// What a route asks of requests before they go on, and does to responses, as its keys have it.
+    /// Guards of a route and what it does to responses, as its keys have them.
     fn describe_guards(&self, route: &Route, line: &mut impl FnMut(&str, &str)) {
         let shown = effective::route(self.config, route);
         for limit in shown["limit"].as_array().into_iter().flatten() {

@@ -15,7 +15,7 @@ use crate::answer::Answer;
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
 use crate::exchange::change;
-use crate::exchange::response::identify;
+use crate::exchange::response::{identify, listener_of};
 use crate::request::{After, Note, Request};
 
 /// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
@@ -28,8 +28,8 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
 fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>, beside: &[u8]) -> After {
     if request.steps.is_some() {
         let mut lines = answer.lines.to_vec();
-        let snapshot = request.snapshot(client.core());
-        request.asked(snapshot.listener(client.listener())).0.write_lines(None, &mut lines);
+        let listener = listener_of(client, request);
+        request.asked(&listener).0.write_lines(None, &mut lines);
         let answer = Answer { lines: &lines, ..*answer };
         // The route's changes are of all that goes out, whoever has written it.
         let text = String::from_utf8_lossy(&lines);
@@ -161,8 +161,8 @@ pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, fault: Fa
     answer_here(client, request, &Answer { fields: &[("Retry-After", &seconds)], ..error.answer() })
 }
 
-/// Answers with the page that takes the place of a server's response, whose text this is. The cookies that the client is
-/// to be given go with it, as they would with the response.
+/// Answers with the page that takes the place of a server's response, whose text this is. The cookies that the client
+/// is to be given go with it, as they would with the response.
 pub fn answer_page(client: &mut ClientSide<'_>, request: &mut Request, text: &[u8]) -> After {
     let mut error = word(client, request, &Error::of(request.response.status, ""));
     write_kept_lines(&request.response, text, &mut error.lines);
@@ -186,11 +186,15 @@ impl OwnError {
 
 /// Words an error. Its request has an ID from here on, where its listener wants one: also one that no route takes.
 pub fn word(client: &ClientSide<'_>, request: &mut Request, error: &Error<'_>) -> OwnError {
-    let snapshot = request.snapshot(client.core());
-    let listener = snapshot.listener(client.listener());
-    identify(client, request, listener);
-    let (asked, ..) = request.asked(listener);
-    let (answers, route) = (&snapshot.shared.answers, asked.steps.map(|steps| steps.route));
+    let listener = listener_of(client, request);
+    identify(client, request, &listener);
+    let (asked, ..) = request.asked(&listener);
+    let newest = client.core().snapshot();
+    // Steps know the configuration that their request has begun with.
+    let (answers, route) = match asked.steps {
+        Some(steps) => (&steps.answers, Some(steps.route)),
+        None => (&newest.shared.answers, None),
+    };
     let mut lines = Vec::new();
     let error = Error { id: asked.id, ..*error };
     let body = answers.tell(Place { listener: &listener.name, route }, &error, &asked.accept());

@@ -1,15 +1,47 @@
 //! Responses of routes with steps: what is changed of them; and IDs of requests, which they may tell.
 
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use propylon_config::Listener;
+use propylon_config::{Config, Listener};
 use propylon_steps::request_id::uuid;
 
 use super::change;
 use super::heads::cookie_lines;
 use crate::client::side::ClientSide;
 use crate::request::Request;
+use crate::services::ListenerHandle;
+use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
+
+/// A request's listener.
+pub enum ListenerOf {
+    /// Index in the configuration that its route's steps are of.
+    Steps(Arc<Config>, usize),
+    /// Handle for the newest configuration, which may have it no more.
+    Newest(Rc<CoreSnapshot>, Rc<ListenerHandle>),
+}
+
+impl Deref for ListenerOf {
+    type Target = Listener;
+
+    fn deref(&self) -> &Listener {
+        match self {
+            ListenerOf::Steps(config, index) => &config.listeners[*index],
+            ListenerOf::Newest(snapshot, handle) => snapshot.listener(handle),
+        }
+    }
+}
+
+/// The listener as the configuration has it that the request has begun with, where its route has steps.
+pub fn listener_of(client: &ClientSide<'_>, request: &Request) -> ListenerOf {
+    match request.steps.as_ref().and_then(|taken| Some((&taken.config, taken.listener?))) {
+        Some((config, index)) => ListenerOf::Steps(Arc::clone(config), index),
+        None => ListenerOf::Newest(client.core().snapshot(), Rc::clone(client.listener())),
+    }
+}
 
 /// Gives a request its ID, where its listener wants one and it has none.
 pub fn identify(client: &ClientSide<'_>, request: &mut Request, listener: &Listener) {
@@ -27,20 +59,20 @@ pub fn identify(client: &ClientSide<'_>, request: &mut Request, listener: &Liste
 
 /// Changes the head of an interim response, whose text this is.
 pub fn amend_interim(client: &ClientSide<'_>, request: &mut Request, text: &[u8]) {
-    let snapshot = request.snapshot(client.core());
-    let (asked, response, _) = request.asked(snapshot.listener(client.listener()));
+    let listener = listener_of(client, request);
+    let (asked, response, _) = request.asked(&listener);
     asked.amend_interim(response, text);
 }
 
 /// Changes the head of a server's response, whose text this is: lines of ours are in [`Request::lines`], and what they
 /// stand for does not go on. True: a page takes the response's place, and the lines are the client's cookies alone.
 pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, text: &[u8]) -> bool {
-    let snapshot = request.snapshot(client.core());
+    let listener = listener_of(client, request);
     request.lines.clear();
     if let Some(line) = cookie_lines(client, request, backend) {
         request.lines.extend_from_slice(line);
     }
-    let (asked, response, lines) = request.asked(snapshot.listener(client.listener()));
+    let (asked, response, lines) = request.asked(&listener);
     let is_replaced = asked.amend(response, text, lines);
     if !is_replaced {
         change::response(client, request, text, backend);

@@ -2,6 +2,7 @@
 //! without, which are most, never come here.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use propylon_config::{Action, BackendId, Respond};
 use propylon_http::fault::Fault;
@@ -33,8 +34,11 @@ pub async fn take(
     snapshot: &Rc<CoreSnapshot>,
     route: usize,
 ) -> After {
-    request.steps =
-        snapshot.steps[route].as_ref().map(|steps| Taken { steps: Rc::clone(steps), snapshot: Rc::clone(snapshot) });
+    request.steps = snapshot.steps[route].as_ref().map(|steps| Taken {
+        steps: Rc::clone(steps),
+        config: Arc::clone(&snapshot.shared.config),
+        listener: snapshot.index_of(client.listener()),
+    });
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));
     change::note(client, request, snapshot, route);

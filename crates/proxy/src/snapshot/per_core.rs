@@ -151,7 +151,7 @@ impl CoreSnapshot {
     }
 
     /// The listener's index; `None` if this configuration does not have it.
-    fn index_of(&self, listener: &Rc<ListenerHandle>) -> Option<usize> {
+    pub fn index_of(&self, listener: &Rc<ListenerHandle>) -> Option<usize> {
         let generation = self.shared.generation;
         if listener.is_removed_from(generation) {
             return None;
