@@ -275,8 +275,10 @@ impl Socket {
         let stream = self.registered(context)?;
         // A look at what the event loop knows is a fifth of a poll, and pays for no operation, which comes next.
         match stream.try_io(Interest::READABLE, || Ok(())) {
-            Ok(()) => Poll::Ready(Ok(())),
-            Err(_) => stream.poll_read_ready(context),
+            Ok(()) if !budget::is_spent() => Poll::Ready(Ok(())),
+            // With the budget spent the operation would have to wait: whoever goes from one to the other would never let
+            // go of the core.
+            _ => stream.poll_read_ready(context),
         }
     }
 
@@ -589,6 +591,32 @@ pub mod tests {
         other.write_all(&[0; 4096]).expect("room");
         let (times, _) = greed(Socket::new(one), |socket, context| socket.poll_read(context, &mut [0]));
         assert!((100..=128).contains(&times), "{times} reads");
+    }
+
+    #[test]
+    fn a_task_that_has_spent_its_budget_is_not_told_of_what_it_may_not_read() {
+        let (one, mut other) = pair();
+        other.write_all(&[0; 4096]).expect("room");
+        let mut socket = Socket::new(one);
+        let mut reads = 0;
+        // A reader that looks again whenever it is told of something, as a connection does between two requests.
+        let turns = on_a_core(async move {
+            let mut turns = 0;
+            poll_fn(|context| socket.poll_readable(context)).await.expect("bytes");
+            poll_fn(move |context| {
+                turns += 1;
+                while reads < 4096 {
+                    match socket.poll_read(context, &mut [0]) {
+                        Poll::Ready(count) => reads += count.expect("a byte"),
+                        Poll::Pending if socket.poll_readable(context).is_pending() => return Poll::Pending,
+                        Poll::Pending => assert!(!budget::is_spent(), "it would look for ever"),
+                    }
+                }
+                Poll::Ready(turns)
+            })
+            .await
+        });
+        assert!(turns >= 4096 / 128, "{turns} polls");
     }
 
     #[test]
