@@ -70,7 +70,8 @@ struct Resting {
 
 /// A wait for a departure alone: a socket with something to be read is always readable to the event loop.
 struct Watch {
-    departed: Pin<Box<dyn Future<Output = io::Result<Ready>> + Send>>,
+    /// Absent once it has come: a wait that is over may be asked for again, as by one that ends with it and by the next.
+    departed: Option<Pin<Box<dyn Future<Output = io::Result<Ready>> + Send>>>,
     stream: Arc<tokio::net::TcpStream>,
 }
 
@@ -78,7 +79,15 @@ impl Watch {
     fn new(stream: tokio::net::TcpStream, departure: Departure) -> Watch {
         let stream = Arc::new(stream);
         let watched = Arc::clone(&stream);
-        Watch { departed: Box::pin(async move { watched.ready(departure.interest()).await }), stream }
+        Watch { departed: Some(Box::pin(async move { watched.ready(departure.interest()).await })), stream }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(departed) = &mut self.departed {
+            drop(ready!(departed.as_mut().poll(context)));
+            self.departed = None;
+        }
+        Poll::Ready(())
     }
 
     /// The stream, which nobody else has.
@@ -326,7 +335,7 @@ impl Socket {
     /// Ready when the peer has departed, whatever it has sent before. Nothing is read.
     pub fn poll_departed(&mut self, context: &mut Context<'_>, departure: Departure) -> Poll<()> {
         match &mut self.0 {
-            State::Watched(watch) => return watch.departed.as_mut().poll(context).map(drop),
+            State::Watched(watch) => return watch.poll(context),
             State::Reset(_) => return Poll::Ready(()),
             // The list tells of whatever comes, be it read or not.
             State::Resting(resting) if departure.is_seen(&resting.stream) => return Poll::Ready(()),
@@ -591,6 +600,24 @@ pub mod tests {
         other.write_all(&[0; 4096]).expect("room");
         let (times, _) = greed(Socket::new(one), |socket, context| socket.poll_read(context, &mut [0]));
         assert!((100..=128).contains(&times), "{times} reads");
+    }
+
+    #[test]
+    fn a_departure_is_told_as_often_as_it_is_asked_for() {
+        for departure in [Departure::Reset, Departure::End] {
+            let (one, mut other) = pair();
+            other.write_all(b"which nobody reads").expect("room");
+            on_a_core(async move {
+                let mut socket = Socket::new(one);
+                poll_fn(|context| socket.poll_readable(context)).await.expect("bytes");
+                poll_fn(|context| Poll::Ready(assert!(socket.poll_departed(context, departure).is_pending()))).await;
+                propylon_sys::reset_on_close(&other).expect("a flag");
+                drop(other);
+                for _ in 0..3 {
+                    poll_fn(|context| socket.poll_departed(context, departure)).await;
+                }
+            });
+        }
     }
 
     #[test]
