@@ -1,9 +1,10 @@
 //! Kinds of servers: Unix sockets, servers of HTTP/1.0, and the addresses that connections to servers come from.
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use propylon_e2e::admin::{applied, server, with_state};
@@ -520,5 +521,93 @@ fn the_http_server_of_python_serves_files_to_clients_of_both_protocols() {
             assert!(said == content, "{protocol} {arguments:?}");
         }
         assert_eq!(engine.client("plain").get("/none").status, 404);
+    }
+}
+
+/// A server that answers every request with the address that its connection came from.
+fn telling() -> (SocketAddr, Arc<Mutex<Vec<IpAddr>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let seen: Arc<Mutex<Vec<IpAddr>>> = Arc::default();
+    let kept = Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let Ok(peer) = stream.peer_addr() else { continue };
+            kept.lock().expect("nobody panics with it").push(peer.ip());
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                while lines.by_ref().find(String::is_empty).is_some() {
+                    let said = peer.ip().to_string();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len());
+                    if (&stream).write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+#[test]
+fn connections_to_servers_come_from_the_addresses_that_were_chosen_each_in_its_turn() {
+    let (server, seen) = telling();
+    let server = server.to_string();
+    let text = |source: &str, more: &str| with(&[&server], "", &format!("source = {source}\n{more}"));
+    let engine = Engine::start(&text("[\"127.0.0.2\", \"127.0.0.3\", \"::1\"]", "reuse = \"never\""));
+    let said: Vec<String> = (0..6).map(|_| engine.client("plain").get("/").text()).collect();
+    let [one, other] = ["127.0.0.2", "127.0.0.3"];
+    let (one, other) = if said[0] == one { (one, other) } else { (other, one) };
+    assert_eq!(said, [one, other, one, other, one, other]);
+    // Health checks come from there as well, and idle connections from elsewhere are not used after a reload.
+    engine.rewrite(&text("\"127.0.0.4\"", "health = { path = \"/\", interval = \"50ms\" }"));
+    engine.reload();
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "127.0.0.4");
+    let from = || seen.lock().expect("nobody panics with it").clone();
+    let before = from().len();
+    holds("probes come", || from().len() > before + 2);
+    assert!(from()[before..].iter().all(|from| from.to_string() == "127.0.0.4"), "{:?}", from());
+    engine.rewrite(&text("\"127.0.0.5\"", "health = { path = \"/\", interval = \"50ms\" }"));
+    engine.reload();
+    assert_eq!(client.get("/").text(), "127.0.0.5");
+    engine.rewrite(&text("\"lo\"", ""));
+    engine.reload();
+    assert_eq!(client.get("/").text(), "127.0.0.1");
+    // A source that this machine does not have is refused, and what was in use stays.
+    engine.rewrite(&text("\"192.0.2.77\"", ""));
+    engine.signal(Signal::HUP);
+    holds("the reload is refused", || engine.stderr().join("\n").contains("no connection can come from 192.0.2.77"));
+    assert_eq!(client.get("/").text(), "127.0.0.1");
+    let mut none = Engine::spawn(&text("\"propylon-none\"", ""));
+    let end = none.wait(Duration::from_secs(20));
+    assert!(!end.status.success() && end.stderr.join("\n").contains("ip link shows them"), "{end:?}");
+}
+
+#[test]
+fn relays_come_from_the_source_as_well() {
+    let (server, _) = telling();
+    let engine = Engine::start(&format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
+         [backend.app]\nservers = [\"{server}\"]\nsource = \"127.0.0.6\"\n[[route]]\nlistener = \"plain\"\nbackend = \"app\"\n"
+    ));
+    assert_eq!(engine.client("plain").get("/").text(), "127.0.0.6");
+}
+
+#[test]
+fn a_source_that_cannot_be_is_refused_with_a_cure() {
+    for (server, source, told) in [
+        ("127.0.0.1:80", "\"::1\"", "`source` has addresses of IPv6 alone; add an address of the server's family"),
+        ("[::1]:80", "[\"127.0.0.1\"]", "`source` has addresses of IPv4 alone"),
+        ("unix:/run/a.sock", "\"127.0.0.1\"", "remove `source`, or put the server into a backend of its own"),
+        ("127.0.0.1:80", "\"0.0.0.0\"", "the system chooses without it"),
+        ("127.0.0.1:80", "\"127.0.0.1:80\"", "write \"127.0.0.1\": the system chooses the port"),
+        ("127.0.0.1:80", "[\"127.0.0.1\", \"eth1\"]", "an interface stands alone, not in a list"),
+        ("127.0.0.1:80", "[]", "use 1 to 64"),
+        ("127.0.0.1:80", "\"a-name-that-is-too-long\"", "is no address and no interface"),
+        ("127.0.0.1:80", "\"::ffff:127.0.0.1\"", "write it as IPv4, \"127.0.0.1\""),
+    ] {
+        let said = check(&with(&[server], "", &format!("source = {source}")).replace("tls = \"public\"\n", ""));
+        assert!(said.contains(told), "{server} {source}: {said}");
     }
 }

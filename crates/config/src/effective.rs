@@ -425,6 +425,7 @@ mod tests {
         health = { kind = "grpc", service = "shop.Cart" }
         [backend.raw]
         servers = ["10.0.0.9:1"]
+        source = "eth1"
         health = {}
         send_proxy_protocol = "v2"
         [[route]]
@@ -440,6 +441,8 @@ mod tests {
         ewma_decay = "3s"
         servers = ["10.0.1.1:80"]
         retries = { attempts = 1, budget = "12.5%", min_per_second = 10 }
+        source = ["10.0.1.9", "::1"]
+        protocol = "http1.0"
         sticky = { cookie = "seat", secure = false, same_site = "unsaid" }
         [[route]]
         path = "/quick"

@@ -318,7 +318,8 @@ impl Health {
         let host = host_of(&config.servers[server].address, address);
         let secure =
             table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.key_process.as_deref()));
-        let found = probe(check, (config.protocol, config.fastcgi.as_ref()), address, &host, secure).await;
+        let (protocol, from) = ((config.protocol, config.fastcgi.as_ref()), (address, config.source.as_ref()));
+        let found = probe(check, protocol, from, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
         let place = PROBE_RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, &table.metrics[backend].probes[server]) {
@@ -493,7 +494,7 @@ impl HealthTable {
     fn probes_alike(&self, backend: usize, later: &HealthTable, index: usize) -> bool {
         let of = |table: &HealthTable, backend: usize| {
             let backend = &table.snapshot.config.backends[backend];
-            (backend.health.clone(), backend.protocol)
+            (backend.health.clone(), backend.protocol, backend.source.clone())
         };
         let same_tls = match (&self.snapshot.upstreams[backend], &later.snapshot.upstreams[index]) {
             (Some(one), Some(two)) => one.is_kin(two),

@@ -13,6 +13,7 @@ mod per_core;
 mod views;
 
 use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{self, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,8 +23,8 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use propylon_config::canonical::route_key;
 use propylon_config::{
-    At, Backend, BackendId, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route,
-    ServerAddress, Signer, TlsProfile,
+    At, Backend, BackendId, BackendSource, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern,
+    Route, ServerAddress, Signer, TlsProfile,
 };
 use propylon_observe::telemetry::{BackendHandles, ConfiguredMetrics, Telemetry};
 use propylon_policy::balance::Loads;
@@ -31,6 +32,7 @@ use propylon_policy::credits::Credits;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::shared_budget::SharedBudget;
+use propylon_sys::ConnectSource;
 use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, Severity, Tickets, UpstreamProfile};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -238,6 +240,7 @@ impl Snapshot {
         let bodies =
             bodies::reload(&config.body_files(), known, propylon_sys::read_whole_file, &mut findings, &mut kept);
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
+        findings.extend(config.backends.iter().flat_map(missing_sources));
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
         let limits = limits::reload(&config, known, files == Files::ReadAgain, &mut findings).into();
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
@@ -796,6 +799,33 @@ fn reload_limiters(
         limiter(backend, worker_count(config), known)
     };
     config.backends.iter().zip(servers).zip(versions).map(limiter).collect()
+}
+
+/// Sources of connections that this machine does not have, or may not choose, as errors.
+fn missing_sources(backend: &Backend) -> Vec<Finding> {
+    let sources = match &backend.source {
+        None => Vec::new(),
+        Some(BackendSource::Interface(name)) => vec![ConnectSource::Interface(name)],
+        Some(BackendSource::Addresses(all)) => all.iter().copied().map(ConnectSource::Address).collect(),
+    };
+    let finding = |source| {
+        let error = propylon_sys::check_source(source).err()?;
+        let (name, fix) = match source {
+            ConnectSource::Address(address) => {
+                (address.to_string(), "use an address of this machine (ip address shows them)")
+            }
+            ConnectSource::Interface(name) if error.kind() == ErrorKind::PermissionDenied => {
+                (name.to_owned(), "it takes CAP_NET_RAW before Linux 5.7: write an address of the interface instead")
+            }
+            ConnectSource::Interface(name) => {
+                (name.to_owned(), "use an interface of this machine (ip link shows them)")
+            }
+        };
+        let what = format!("[backend.{}]: no connection can come from {name}: {error}", backend.name);
+        let (severity, at, path, fix) = (Severity::Error, backend.at, PathBuf::new(), fix.to_owned());
+        Some(Finding { severity, at, path, what, fix, error: None })
+    };
+    sources.into_iter().filter_map(finding).collect()
 }
 
 fn not_found(label: &str, at: At, error: &str, severity: Severity) -> Finding {

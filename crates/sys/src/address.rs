@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use socket2::SockAddr;
@@ -26,6 +26,15 @@ impl Address {
             Address::Unix(_) => None,
         }
     }
+}
+
+/// Source of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectSource<'a> {
+    /// An address of this machine; the port is the system's to choose.
+    Address(IpAddr),
+    /// A network interface.
+    Interface(&'a str),
 }
 
 impl From<SocketAddr> for Address {

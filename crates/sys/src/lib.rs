@@ -21,7 +21,7 @@ mod whole_file;
 mod wiping;
 
 pub use activation::{Activated, take_activated};
-pub use address::{Address, UnixName};
+pub use address::{Address, ConnectSource, UnixName};
 pub use calls::{Argument, CallFilter, CallFilterError, Confined};
 pub use cores::{allowed_cores, pin_to_core, quota, usable_cores};
 pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, set_reachable_folders};
@@ -40,9 +40,9 @@ pub use process::{
     try_trace,
 };
 pub use socket::{
-    ListenOptions, accept, bind_advice, check_free, connect, connect_result, connect_to_write_once, listen,
-    listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable, peek_reset, receive, reset_on_close,
-    send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
+    ListenOptions, accept, bind_advice, check_free, check_source, connect, connect_from, connect_result,
+    connect_to_write_once, listen, listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable,
+    peek_reset, receive, reset_on_close, send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
 };
 pub use version::version;
 pub use whole_file::read_whole_file;

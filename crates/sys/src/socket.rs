@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send
 use rustix::time::Timespec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::address::{Address, UnixName};
+use crate::address::{Address, ConnectSource, UnixName};
 use crate::privileges::Account;
 
 /// Connections to a Unix socket that wait for their accept.
@@ -129,6 +129,67 @@ pub fn connect(address: impl Into<Address>) -> io::Result<TcpStream> {
         }
         Address::Unix(name) => connect_unix(name),
     }
+}
+
+/// As [`connect`], from an address or an interface of this machine. `nodelay`: without Nagle's delay; where it is true
+/// `has_bytes` of [`connect_to_write_once`] does not matter.
+///
+/// # Errors
+/// `ErrorKind::AddrNotAvailable` if this machine does not have the address, or no port is left for another connection
+/// between the two. `ErrorKind::NotFound` or a raw ENODEV if it does not have the interface.
+pub fn connect_from(
+    address: SocketAddr,
+    source: ConnectSource<'_>,
+    (nodelay, has_bytes): (bool, bool),
+) -> io::Result<TcpStream> {
+    let socket = tcp_socket(address)?;
+    if nodelay {
+        socket.set_tcp_nodelay(true)?;
+    } else if has_bytes {
+        sockopt::set_tcp_quickack(&socket, false)?;
+    }
+    set_source(&socket, source)?;
+    begin_connect(socket, address)
+}
+
+/// Whether connections can come from here: this machine has the address, or the interface and the right to choose it.
+pub fn check_source(source: ConnectSource<'_>) -> io::Result<()> {
+    let any: SocketAddr = match source {
+        ConnectSource::Address(address) => SocketAddr::new(address, 0),
+        ConnectSource::Interface(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+    };
+    set_source(&tcp_socket(any)?, source)
+}
+
+fn set_source(socket: &Socket, source: ConnectSource<'_>) -> io::Result<()> {
+    match source {
+        ConnectSource::Address(address) => {
+            set_bind_address_no_port(socket)?;
+            socket.bind(&SocketAddr::new(address, 0).into())
+        }
+        ConnectSource::Interface(name) => socket.bind_device(Some(name.as_bytes())),
+    }
+}
+
+/// Has a bind to port 0 leave the port to the connect (ip(7), IP_BIND_ADDRESS_NO_PORT): it then need not be free for all
+/// destinations, but for one.
+#[allow(unsafe_code)]
+fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the pointer and the length name one
+    // c_int on the stack, which the kernel only reads.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A stream to a Unix socket. It goes by the type of TCP streams, which reads and writes any socket: what is TCP's alone
@@ -365,6 +426,31 @@ mod tests {
             let mut heard = String::new();
             server.read_to_string(&mut heard).unwrap();
             assert_eq!(heard, "first, second");
+        }
+    }
+
+    #[test]
+    fn a_connection_comes_from_the_address_that_was_chosen_and_its_port_serves_other_destinations_too() {
+        let (listener, address) = listener(ListenOptions::default());
+        for (nodelay, has_bytes) in [(true, false), (false, false), (false, true)] {
+            let source = ConnectSource::Address("127.0.0.9".parse().unwrap());
+            let client = connect_from(address, source, (nodelay, has_bytes)).unwrap();
+            wait(&client, PollFlags::OUT);
+            connect_result(&client).unwrap();
+            let (_server, peer) = accepted(&listener);
+            assert_eq!((peer, peer.ip().to_string()), (client.local_addr().unwrap(), "127.0.0.9".to_owned()));
+            assert_eq!(client.nodelay().unwrap(), nodelay);
+        }
+        let client = connect_from(address, ConnectSource::Interface("lo"), (true, false)).unwrap();
+        wait(&client, PollFlags::OUT);
+        connect_result(&client).unwrap();
+        let elsewhere = ConnectSource::Address("192.0.2.1".parse().unwrap());
+        assert_eq!(check_source(elsewhere).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+        assert!(check_source(ConnectSource::Interface("propylon-none")).is_err());
+        for source in ["127.0.0.9", "::1"] {
+            // A kernel without IPv6 has nothing to be tested here.
+            let done = check_source(ConnectSource::Address(source.parse().unwrap()));
+            assert!(done.is_ok() || source == "::1", "{source}: {done:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The resolved model of `[backend.NAME]`, all but its health checks.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub struct Backend {
     /// PROXY protocol header sent at the start of every server connection, with the client's addresses. Absent
     /// (default): no header is sent.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Source of the connections to the servers. Absent (default): the address that the system chooses.
+    pub source: Option<BackendSource>,
     /// Wait queue for requests and relays that find every server at its connection limit.
     pub queue: Queue,
     /// Timeouts towards the servers.
@@ -82,7 +84,18 @@ impl Backend {
     /// What keeps a server of this address from being one of this backend's, and what to do.
     #[must_use]
     pub fn misfit(&self, address: &ServerAddress) -> Option<(String, &'static str)> {
+        if let ServerAddress::Ip(server) = address
+            && self.source.as_ref().is_some_and(|source| !source.suits(server.is_ipv4()))
+        {
+            let (family, other) = if server.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+            let what = format!("{address} is reached by {family}, and `source` has addresses of {other} alone");
+            return Some((what, "add an address of the server's family to `source`"));
+        }
         address.unix()?;
+        if self.source.is_some() {
+            let what = format!("connections to {address} come from no address or interface");
+            return Some((what, "remove `source`, or put the server into a backend of its own"));
+        }
         if self.tls.as_ref().is_some_and(|tls| tls.server_name.is_none()) {
             let what = format!("{address} has no name that a certificate could be for");
             return Some((what, "add `server_name` to the backend's `tls`, or remove `tls`"));
@@ -90,6 +103,35 @@ impl Backend {
         let port = self.health.as_ref().and_then(|health| health.port)?;
         let what = format!("{address} has no ports, and `health` asks at {port}");
         Some((what, "remove `port`, or put the server into a backend of its own"))
+    }
+}
+
+/// Source of connections to servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum BackendSource {
+    /// Addresses of this machine, which connections of their family take in turn. At least one.
+    Addresses(Vec<IpAddr>),
+    /// Network interface.
+    Interface(String),
+}
+
+impl BackendSource {
+    /// Addresses of one family, if it is addresses.
+    #[must_use]
+    pub fn of_family(&self, is_ipv4: bool) -> Vec<IpAddr> {
+        match self {
+            BackendSource::Addresses(all) => {
+                all.iter().filter(|address| address.is_ipv4() == is_ipv4).copied().collect()
+            }
+            BackendSource::Interface(_) => Vec::new(),
+        }
+    }
+
+    /// Whether connections of this family can come from here.
+    #[must_use]
+    pub fn suits(&self, is_ipv4: bool) -> bool {
+        matches!(self, BackendSource::Interface(_)) || !self.of_family(is_ipv4).is_empty()
     }
 }
 

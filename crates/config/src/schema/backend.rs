@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::backend_tls::backend_tls;
 use super::fastcgi::fastcgi;
 use super::values::{DAY, HOUR, close, seconds, timeout, up_to};
-use super::{balance, health, sticky};
+use super::{balance, health, source, sticky};
 use crate::address;
 use crate::context::Context;
 use crate::describe::Form;
@@ -43,6 +43,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         let what = "`send_proxy_protocol` tells of one client, and connections of HTTP/2 are shared by many";
         report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
     }
+    let source = source::source(&mut section);
     let reuse = reuse(&mut section);
     if protocol.may_be_http2()
         && reuse == Reuse::Never
@@ -75,6 +76,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         http2,
         reuse,
         send_proxy_protocol,
+        source,
         queue,
         timeouts,
         retries,

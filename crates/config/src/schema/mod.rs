@@ -29,6 +29,7 @@ mod process;
 mod request_id;
 mod route;
 mod signer;
+mod source;
 mod steps;
 mod sticky;
 mod suites;

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use propylon_config::{FastCgi, HealthCheck, ProbeKind, ServerProtocol};
+use propylon_config::{BackendSource, FastCgi, HealthCheck, ProbeKind, ServerProtocol};
 use propylon_observe::telemetry::PROBE_NOT_MADE;
 use propylon_signer::KeyProcessClient;
-use propylon_sys::Address;
+use propylon_sys::{Address, ConnectSource};
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
@@ -25,11 +26,11 @@ const UNIX_PAUSE: Duration = Duration::from_millis(20);
 pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a KeyProcessClient>)>;
 
 /// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
-/// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
+/// agrees on, or in HTTP/1.1. `address`: with where connections to it come from. `host` is what the server is called in the request.
 pub async fn probe(
     check: &HealthCheck,
     (protocol, fastcgi): (ServerProtocol, Option<&FastCgi>),
-    address: Address,
+    address: (Address, Option<&BackendSource>),
     host: &str,
     secure: Secure<'_>,
 ) -> Result<(), Failure> {
@@ -76,9 +77,12 @@ pub async fn probe(
     })
 }
 
-async fn connect(address: Address) -> io::Result<TcpStream> {
+async fn connect((address, source): (Address, Option<&BackendSource>)) -> io::Result<TcpStream> {
     let stream = match address {
-        Address::Ip(address) => return TcpStream::connect(address).await,
+        Address::Ip(address) => match source {
+            None => return TcpStream::connect(address).await,
+            Some(source) => return connect_from(address, source).await,
+        },
         Address::Unix(_) => loop {
             match propylon_sys::connect(address) {
                 // As many connections wait for their accept as may; the timeout of the probe ends this.
@@ -88,6 +92,22 @@ async fn connect(address: Address) -> io::Result<TcpStream> {
         },
     };
     TcpStream::from_std(stream)
+}
+
+/// Of several sources the first does: a probe asks about the server.
+async fn connect_from(address: SocketAddr, source: &BackendSource) -> io::Result<TcpStream> {
+    let own;
+    let source = match source {
+        BackendSource::Interface(name) => ConnectSource::Interface(name),
+        BackendSource::Addresses(_) => {
+            own = source.of_family(address.is_ipv4());
+            ConnectSource::Address(*own.first().ok_or(io::ErrorKind::AddrNotAvailable)?)
+        }
+    };
+    let stream = TcpStream::from_std(propylon_sys::connect_from(address, source, (true, false))?)?;
+    stream.writable().await?;
+    propylon_sys::connect_result(&stream)?;
+    Ok(stream)
 }
 
 fn not_connected(error: &io::Error) -> Failure {

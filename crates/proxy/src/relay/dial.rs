@@ -23,7 +23,7 @@ use crate::fault::{Attempt, Repeatable};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::Affinity;
 use crate::upstream::checkout::{Found, Need, Refusal, RetryState, find};
-use crate::upstream::connect::{CONNECT_TIMEOUT, commit, connect_failure, connect_unix};
+use crate::upstream::connect::{CONNECT_TIMEOUT, commit, connect_failure, connect_ip, connect_unix};
 use crate::upstream::connection::{PoolKey, ServerConnection};
 use crate::upstream::in_flight::InFlight;
 
@@ -133,7 +133,7 @@ async fn open(
     let has_bytes = !header.is_empty() || !connection.inbox.is_empty();
     let due = core.timers.now() + timeout;
     let socket = match remote.address {
-        Address::Ip(address) => propylon_sys::connect_to_write_once(address, has_bytes),
+        Address::Ip(address) => connect_ip(backend, address, (false, has_bytes)),
         Address::Unix(name) => connect_unix(backend, server, name, (due, &connection.deadline)).await,
     };
     let socket = socket.map_err(|error| fail(&error))?;

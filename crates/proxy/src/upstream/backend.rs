@@ -276,6 +276,8 @@ pub struct BackendState {
     /// Some server was suspect when the metrics were last told.
     pub told_suspects: Cell<bool>,
     pub pool: Pool,
+    /// Count of connections, by which the backend's sources have their turns.
+    pub source_turn: Cell<usize>,
     /// Whether each server gets new requests, by server.
     takes: Box<[bool]>,
     /// Count of openings that this core has taken note of, by server.
@@ -307,13 +309,14 @@ pub fn predecessors(later: &[Server], earlier: &[Server]) -> Predecessors {
     Predecessors::by_identity(&endpoints(later), &endpoints(earlier))
 }
 
-/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
+/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well, and a
+/// server may let in some sources alone.
 pub fn speaks_the_same(one: &config::Backend, two: &config::Backend) -> bool {
     let same_tls = match (&one.tls, &two.tls) {
         (Some(one), Some(two)) => one.connects_the_same(two),
         (one, two) => one.is_none() && two.is_none(),
     };
-    one.protocol == two.protocol && same_tls
+    one.protocol == two.protocol && one.source == two.source && same_tls
 }
 
 fn takes(server: &config::Server) -> bool {
@@ -386,6 +389,8 @@ impl BackendState {
             reopened: Box::default(),
             changes: Cell::new(None),
             any_closed: Cell::new(false),
+            // Cores begin at different ones.
+            source_turn: Cell::new(pool.core()),
             pool,
             version: parts.version,
         }

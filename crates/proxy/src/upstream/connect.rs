@@ -2,15 +2,16 @@
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use propylon_config::BackendSource;
 use propylon_http::fault::{Blame, Fault};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
-use propylon_sys::{Address, UnixName};
+use propylon_sys::{Address, ConnectSource, UnixName};
 use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
@@ -150,7 +151,7 @@ impl Reach<'_> {
     async fn address(&self, address: Address, due: u64) -> Result<Socket, Attempt> {
         let services = &self.backend.services;
         let stream = match address {
-            Address::Ip(address) => propylon_sys::connect(address),
+            Address::Ip(address) => connect_ip(self.backend, address, (true, false)),
             Address::Unix(name) => connect_unix(self.backend, self.server, name, (due, self.deadline)).await,
         };
         let stream = stream.map_err(|error| connect_failure(&error));
@@ -172,6 +173,34 @@ impl Reach<'_> {
         }
         Ok(socket)
     }
+}
+
+/// Starts to connect, from the backend's sources in turn. One that has no port left for this server is passed over.
+/// `how`: without Nagle's delay; else, whether the first write follows at once.
+pub fn connect_ip(
+    backend: &Backend,
+    address: SocketAddr,
+    how @ (nodelay, has_bytes): (bool, bool),
+) -> std::io::Result<TcpStream> {
+    let sources = match &backend.config().source {
+        None if nodelay => return propylon_sys::connect(address),
+        None => return propylon_sys::connect_to_write_once(address, has_bytes),
+        Some(BackendSource::Interface(name)) => {
+            return propylon_sys::connect_from(address, ConnectSource::Interface(name), how);
+        }
+        Some(sources) => sources.of_family(address.is_ipv4()),
+    };
+    let turn = &backend.state.source_turn;
+    let first = turn.replace(turn.get().wrapping_add(1));
+    let mut made = Err(ErrorKind::AddrNotAvailable.into());
+    for step in 0..sources.len() {
+        let source = sources[first.wrapping_add(step) % sources.len()];
+        made = propylon_sys::connect_from(address, ConnectSource::Address(source), how);
+        if !matches!(&made, Err(error) if error.kind() == ErrorKind::AddrNotAvailable) {
+            break;
+        }
+    }
+    made
 }
 
 async fn await_connected(
@@ -344,8 +373,11 @@ pub fn log_complaint(backend: &Backend, server: usize, complaint: &[u8]) {
 const OUT_OF_FILES: Attempt = Attempt::new(Fault::OutOfFiles, Repeatable::No);
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
-    if error.kind() == ErrorKind::TimedOut && error.raw_os_error().is_none() {
-        return CONNECT_TIMEOUT;
+    match (error.raw_os_error(), error.kind()) {
+        (None, ErrorKind::TimedOut) => return CONNECT_TIMEOUT,
+        // A name's address of a family that no source has.
+        (None, ErrorKind::AddrNotAvailable) => return Attempt::new(Fault::ConnectFailed, Repeatable::Unsent),
+        _ => {}
     }
     let fault = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
