@@ -152,6 +152,7 @@ faults! {
     LengthRequired = "length-required", Client, Client, 411;
     BadScriptPath = "bad-script-path", Client, Client, 400;
     ParameterTooLong = "parameter-too-long", Client, Client, 431;
+    NoUpgrade = "no-upgrade", Client, Client, 501;
     ClientTlsFailure = "tls-failure", Client, Client, 0;
     TunnelIdle = "tunnel-idle", Client, Client, 0;
     KeysExhausted = "keys-exhausted", Client, Client, 0;

@@ -73,6 +73,14 @@ pub fn write_result(status: Option<u16>, fault: Option<Fault>, failing: u16, att
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_unix_socket_is_known_by_its_name_alone() {
+        let mut attributes = Vec::new();
+        let address = ServerAddress::Unix { name: "/run/app.sock".into() };
+        write_server(&address, None, &mut attributes);
+        assert_eq!(attributes, [("server.address", Value::Text("/run/app.sock".into()))]);
+    }
+
     fn result(status: Option<u16>, fault: Option<Fault>, failing: u16) -> (bool, Option<Value>) {
         let mut attributes = Vec::new();
         let failed = write_result(status, fault, failing, &mut attributes);

@@ -7,11 +7,11 @@ use std::task::Poll;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Decoder, Event, Name, RequestBody, ResponseHead, Version};
 use propylon_net::buffer::LARGE_BYTES;
+use propylon_observe::telemetry::Wait;
 
 use super::transfer::{Stop, Upload, decoded, poll_fill};
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
-use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::upstream::checkout::{Client, Refusal};
 
@@ -30,7 +30,7 @@ pub async fn prepare(client: &mut ClientSide<'_>, request: &mut Request, upload:
     request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
     if request.head.upgrade.take().is_some() && matches!(client, ClientSide::Http2(_)) {
         // A server that does not switch answers as if it had not been asked; a stream has no way to hear that.
-        return Err(Refusal::Failed(Attempt::new(Fault::UpgradeIgnored, Repeatable::No)));
+        return Err(Refusal::Unfit(Fault::NoUpgrade));
     }
     if std::mem::take(&mut request.head.expect_continue) {
         go_on(client, request).await?;
@@ -96,6 +96,7 @@ async fn await_chunks(connection: &mut Connection, due: u64) -> Result<usize, Re
                 Poll::Ready(Err(Stop::Client(fault))) => return Poll::Ready(Err(Refusal::ClientGone(fault))),
                 Poll::Ready(Err(Stop::Server(failed))) => return Poll::Ready(Err(Refusal::Failed(failed))),
                 Poll::Pending if core.timers.now() >= due => {
+                    connection.count_timeout(Wait::RequestBody);
                     return Poll::Ready(Err(Refusal::Unfit(Fault::ClientBodyTimeout)));
                 }
                 Poll::Pending => {
@@ -149,6 +150,7 @@ async fn await_stream(client: &mut ClientSide<'_>, timeout: u64) -> Result<(), R
             return Poll::Ready(Err(Refusal::ClientGone(Fault::ClientReset)));
         }
         if core.timers.now() >= due {
+            stream.link.count_timeout(Wait::RequestBody);
             return Poll::Ready(Err(Refusal::Unfit(Fault::ClientBodyTimeout)));
         }
         client.deadline().set(due, context.waker());
