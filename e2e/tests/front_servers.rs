@@ -36,7 +36,8 @@ impl Program {
         let application = "def app(environ, start):\n\
             \x20   length = int(environ.get('CONTENT_LENGTH') or 0)\n\
             \x20   body = environ['wsgi.input'].read(length) if length else environ['wsgi.input'].read()\n\
-            \x20   said = '%s %s %s %d' % (environ['REQUEST_METHOD'], environ['PATH_INFO'], environ['HTTP_HOST'], len(body))\n\
+            \x20   asked = (environ['REQUEST_METHOD'], environ['PATH_INFO'], environ['HTTP_HOST'], len(body))\n\
+            \x20   said = '%s %s %s %d' % asked\n\
             \x20   start('200 OK', [('Content-Type', 'text/plain'), ('Content-Length', str(len(said)))])\n\
             \x20   return [said.encode()]\n";
         scratch.write("told.py", application);
@@ -174,7 +175,7 @@ fn sockets_share_requests_with_addresses_by_weight_and_one_that_refuses_is_passe
     assert!(failures(&format!("unix:{left}")) > 0.0 && failures(&format!("unix:{two}")) == 0.0);
     let log = engine.stderr().join("\n");
     assert!(log.contains(&format!("server unix:{left}: ")) && log.contains("nobody listens"), "{log}");
-    // Its socket gone as well, a server is at fault, not the engine.
+    // A server that left its socket behind is at fault, not the engine.
     let alone = Engine::start(&with(&[&left], "", "retries = 0"));
     let refused = alone.client("plain").get("/");
     assert_eq!((refused.status, refused.text().trim_end()), (502, "502 Bad Gateway: connect-refused"));
@@ -312,7 +313,7 @@ fn what_a_socket_does_not_have_is_refused_with_a_cure() {
     }
 }
 
-/// Who may connect is for the socket's file to say, and for the sandbox whether sockets are connected to at all.
+/// Rights are for the socket's file to say, and for the sandbox whether sockets are connected to at all.
 #[test]
 fn a_socket_is_reached_with_few_rights_and_where_it_is_not_the_log_says_whose_leave_is_missing() {
     use std::os::unix::fs::PermissionsExt;
@@ -441,7 +442,8 @@ fn a_server_of_http_1_0_is_asked_in_its_own_words_over_all_protocols() {
     let said = client.get("/one").text();
     assert_eq!(said, "GET /one HTTP/1.0\r\nHost: shop.test\r\nConnection: keep-alive\r\n\r\n");
     // Chunks become a length, whether they come at once or in pieces; trailers are left out.
-    let head = "POST /two HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+    let head = "POST /two HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\
+                Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
     let wanted = "POST /two HTTP/1.0\r\nHost: a\r\nContent-Length: 7\r\nConnection: keep-alive\r\n\r\nabcdefg";
     let body = "3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\nX-Sum: 1\r\n\r\n";
     assert_eq!(client.ask(format!("{head}{body}")).text(), wanted);
@@ -468,7 +470,7 @@ fn a_server_of_http_1_0_is_asked_in_its_own_words_over_all_protocols() {
         .args(["-sS", "--http2-prior-knowledge", "-T", "-", "-H", "Expect: 100-continue", "-A", "", "-H", "Accept:"])
         .arg(url);
     let said = run(command, b"streamed", Duration::from_secs(20)).ok().text();
-    assert!(said.starts_with("PUT /five HTTP/1.0\r\nHost: 127.0.0.1:"), "{said}");
+    assert!(said.starts_with("PUT /five HTTP/1.0\r\nHost: localhost:"), "{said}");
     assert!(said.ends_with("Content-Length: 8\r\nConnection: keep-alive\r\n\r\nstreamed"), "{said}");
 }
 
@@ -589,7 +591,8 @@ fn relays_come_from_the_source_as_well() {
     let (server, _) = telling();
     let engine = Engine::start(&format!(
         "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
-         [backend.app]\nservers = [\"{server}\"]\nsource = \"127.0.0.6\"\n[[route]]\nlistener = \"plain\"\nbackend = \"app\"\n"
+         [backend.app]\nservers = [\"{server}\"]\nsource = \"127.0.0.6\"\n\
+         [[route]]\nlistener = \"plain\"\nbackend = \"app\"\n"
     ));
     assert_eq!(engine.client("plain").get("/").text(), "127.0.0.6");
 }

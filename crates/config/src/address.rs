@@ -140,8 +140,8 @@ pub(crate) fn backend_server(text: &str) -> Result<ServerAddress, TextProblem> {
     }
 }
 
-/// Name of the socket that a text is about, if it is one: nginx has `unix:PATH`, haproxy `unix@PATH`, `abns@NAME` or a bare
-/// path, Caddy `unix/PATH`, gRPC `unix://PATH`.
+/// Name of the socket that a text is about, if it is one: nginx has `unix:PATH`, haproxy `unix@PATH`, `abns@NAME` or
+/// a bare path, Caddy `unix/PATH`, gRPC `unix://PATH`.
 fn unix_name(text: &str) -> Option<Cow<'_, str>> {
     if text.starts_with('/') {
         return Some(text.into());

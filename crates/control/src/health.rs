@@ -788,8 +788,8 @@ fn listed(targets: &[Target]) -> String {
     targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A server's name in a request's Host, without the port where it is HTTP's own (RFC 9110 §7.2). A Unix socket has none:
-/// nginx and curl ask "localhost" there.
+/// A server's name in a request's Host, without the port where it is HTTP's own (RFC 9110 §7.2). A Unix socket has
+/// none: nginx and curl ask "localhost" there.
 fn host_of(server: &ServerAddress, address: Address) -> String {
     let Address::Ip(address) = address else { return "localhost".into() };
     let host = match server {

@@ -64,9 +64,9 @@ pub struct Sandbox {
 /// Unix sockets that a process lets itself connect to. The kernel tells them apart by kind alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sockets {
-    /// Those with a path.
+    /// Sockets with a path.
     paths: bool,
-    /// Those of the abstract namespace, of other processes.
+    /// Sockets of the abstract namespace, of other processes.
     names: bool,
 }
 

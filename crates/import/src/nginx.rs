@@ -1053,8 +1053,8 @@ fn server(each: &Directive, is_tls: bool, notes: &mut Vec<(usize, String, &'stat
     Some(server)
 }
 
-/// Parts of what stands behind the scheme in `proxy_pass`: server and URI. A socket's path ends with a colon where a URI
-/// follows.
+/// Parts of what stands behind the scheme in `proxy_pass`: server and URI. A socket's path ends with a colon where a
+/// URI follows.
 fn target_parts(rest: &str) -> (&str, &str) {
     let end = match rest.strip_prefix("unix:") {
         Some(path) => path.find(':').map_or(rest.len(), |end| "unix:".len() + end),

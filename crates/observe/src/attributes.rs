@@ -36,8 +36,8 @@ pub fn template(route: &Route) -> String {
     }
 }
 
-/// The server by its address in the configuration; `reached`: the address that the connection was made to. A Unix socket
-/// is known by its name, without a port.
+/// The server by its address in the configuration; `reached`: the address that the connection was made to. A Unix
+/// socket is known by its name, without a port.
 pub fn write_server(address: &ServerAddress, reached: Option<SocketAddr>, attributes: &mut Vec<Attribute>) {
     let (host, port) = match address {
         ServerAddress::Ip(address) => (address.ip().to_canonical().to_string(), Some(address.port())),

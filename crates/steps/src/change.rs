@@ -180,8 +180,8 @@ impl RequestChange {
         }))
     }
 
-    /// Host that a server is asked for, by its address as its backend has it; none if that is the client's. A Unix socket
-    /// has no name that could be one: nginx and curl ask "localhost" there.
+    /// Host that a server is asked for, by its address as its backend has it; none if that is the client's. A Unix
+    /// socket has no name that could be one: nginx and curl ask "localhost" there.
     pub fn host(&self, server: Option<&str>, is_tls: bool) -> Option<Vec<u8>> {
         let host = match self.host.as_ref()? {
             HostChange::Name(name) => name,

@@ -171,8 +171,8 @@ fn set_source(socket: &Socket, source: ConnectSource<'_>) -> io::Result<()> {
     }
 }
 
-/// Has a bind to port 0 leave the port to the connect (ip(7), IP_BIND_ADDRESS_NO_PORT): it then need not be free for all
-/// destinations, but for one.
+/// Has a bind to port 0 leave the port to the connect (ip(7), IP_BIND_ADDRESS_NO_PORT): it then need not be free for
+/// all destinations, but for one.
 #[allow(unsafe_code)]
 fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     use std::os::fd::AsRawFd;
@@ -192,8 +192,8 @@ fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A stream to a Unix socket. It goes by the type of TCP streams, which reads and writes any socket: what is TCP's alone
-/// has no effect on it, or fails.
+/// A stream to a Unix socket. It goes by the type of TCP streams, which reads and writes any socket: what is TCP's
+/// alone has no effect on it, or fails.
 fn connect_unix(name: UnixName) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.connect(&name.to_sock_addr()?)?;

@@ -81,7 +81,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// What keeps a server of this address from being one of this backend's, and what to do.
+    /// Reason for which a server of this address cannot be one of this backend's, and what to do.
     #[must_use]
     pub fn misfit(&self, address: &ServerAddress) -> Option<(String, &'static str)> {
         if let ServerAddress::Ip(server) = address

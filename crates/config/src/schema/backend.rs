@@ -36,21 +36,10 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     balance::check(&mut section, &balance, &servers);
     let sticky = sticky::sticky(context, &mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
-    if protocol.may_be_http2()
-        && send_proxy_protocol.is_some()
-        && let Some(entry) = section.entry("send_proxy_protocol")
-    {
-        let what = "`send_proxy_protocol` tells of one client, and connections of HTTP/2 are shared by many";
-        report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
-    }
     let source = source::source(&mut section);
     let reuse = reuse(&mut section);
-    if protocol.may_be_http2()
-        && reuse == Reuse::Never
-        && let Some(entry) = section.entry("reuse")
-    {
-        let what = "connections of HTTP/2 carry many requests, whatever `reuse` says";
-        report.warning(entry.key_span, what, "remove it, or use protocol = \"http1\"");
+    if protocol.may_be_http2() {
+        check_sharing(&mut section, send_proxy_protocol, reuse);
     }
     let tls = backend_tls(context, &mut section);
     let health = health::health(&mut section, tls.is_some());
@@ -101,6 +90,20 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         report.error_at(server.at, what, fix);
     }
     backend
+}
+
+/// Keys that do not go with connections that many requests share.
+fn check_sharing(section: &mut Section<'_, '_>, send_proxy_protocol: Option<ProxyProtocol>, reuse: Reuse) {
+    const FIX: &str = "remove it, or use protocol = \"http1\"";
+    let report = section.report;
+    if let Some(entry) = section.entry("send_proxy_protocol").filter(|_| send_proxy_protocol.is_some()) {
+        let what = "`send_proxy_protocol` tells of one client, and connections of HTTP/2 are shared by many";
+        report.error(entry.key_span, what, FIX);
+    }
+    if let Some(entry) = section.entry("reuse").filter(|_| reuse == Reuse::Never) {
+        let what = "connections of HTTP/2 carry many requests, whatever `reuse` says";
+        report.warning(entry.key_span, what, FIX);
+    }
 }
 
 fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {

@@ -26,7 +26,8 @@ const UNIX_PAUSE: Duration = Duration::from_millis(20);
 pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a KeyProcessClient>)>;
 
 /// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
-/// agrees on, or in HTTP/1.1. `address`: with where connections to it come from. `host` is what the server is called in the request.
+/// agrees on, or in HTTP/1.1. `address`: with the source of connections to it. `host` is the
+/// server's name in the request.
 pub async fn probe(
     check: &HealthCheck,
     (protocol, fastcgi): (ServerProtocol, Option<&FastCgi>),
@@ -94,7 +95,7 @@ async fn connect((address, source): (Address, Option<&BackendSource>)) -> io::Re
     TcpStream::from_std(stream)
 }
 
-/// Of several sources the first does: a probe asks about the server.
+/// Connects from the first of several sources: a probe asks about the server.
 async fn connect_from(address: SocketAddr, source: &BackendSource) -> io::Result<TcpStream> {
     let own;
     let source = match source {

@@ -309,8 +309,8 @@ pub fn predecessors(later: &[Server], earlier: &[Server]) -> Predecessors {
     Predecessors::by_identity(&endpoints(later), &endpoints(earlier))
 }
 
-/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well, and a
-/// server may let in some sources alone.
+/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well,
+/// and a server may let in some sources alone.
 pub fn speaks_the_same(one: &config::Backend, two: &config::Backend) -> bool {
     let same_tls = match (&one.tls, &two.tls) {
         (Some(one), Some(two)) => one.connects_the_same(two),
