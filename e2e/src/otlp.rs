@@ -249,6 +249,10 @@ fn attributes(bytes: &[u8], field: u64) -> impl Iterator<Item = (String, String)
         let value = messages(pair, 2).next().expect("a value");
         let value = match (messages(value, 1).next(), number(value, 2), number(value, 3)) {
             (Some(bytes), ..) => text(bytes),
+            // A list of texts.
+            (None, None, None) if let Some(list) = messages(value, 5).next() => {
+                messages(list, 1).flat_map(|one| messages(one, 1)).map(text).collect::<Vec<String>>().join(",")
+            }
             (_, Some(truth), _) => (truth != 0).to_string(),
             (.., Some(number)) => (number as i64).to_string(),
             // Zero, which is not written, cannot be: it is one of several kinds here.

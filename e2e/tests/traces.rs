@@ -72,6 +72,27 @@ fn only_attempt(collector: &Collector, span: &Span) -> Span {
 }
 
 #[test]
+fn a_span_has_the_name_of_its_route_and_the_id_of_its_request() {
+    let (origin, collector) = (Origin::mirror(), Collector::start());
+    let engine = Engine::start(
+        &(collector.config("")
+            + &format!(
+                "[listener.plain]\nbind = \"127.0.0.1:0\"\nrequest_id = {{ header = \"X-Correlation-ID\", accept = \"always\" }}\n\
+                 [backend.app]\nservers = [\"{}\"]\n[[route]]\nname = \"shop\"\npath = \"/a\"\nbackend = \"app\"\n",
+                origin.address()
+            )),
+    );
+    ask(&engine, "/a/named", "X-Correlation-ID: story-1\r\n");
+    let span = collector.served("/a/named");
+    let told = ["http.route", "propylon.route", "http.request.header.x-correlation-id"].map(|name| span.of(name));
+    assert_eq!(told, ["/a/*", "shop", "story-1"]);
+    ask(&engine, "/none", "X-Correlation-ID: story-2\r\n");
+    let span = collector.served("/none");
+    let told = ["http.route", "propylon.route", "http.request.header.x-correlation-id"].map(|name| span.of(name));
+    assert_eq!(told, ["", "", "story-2"], "an error has an ID as well");
+}
+
+#[test]
 fn a_trace_goes_from_the_client_through_an_attempt_to_the_server() {
     let origin = Origin::mirror();
     let traced = Traced::with(&origin, "attributes = { \"deployment.environment.name\" = \"test\" }", "");
@@ -94,6 +115,7 @@ fn a_trace_goes_from_the_client_through_an_attempt_to_the_server() {
     for (name, value) in [
         ("http.request.method", "GET"),
         ("http.route", "/*"),
+        ("propylon.route", "*/"),
         ("http.response.status_code", "200"),
         ("url.scheme", "http"),
         ("url.path", "/a/b"),

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyKind;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1 as proto;
 use prost::Message;
@@ -52,6 +52,11 @@ pub enum Value {
     Word(&'static str),
     Number(i64),
     Is(bool),
+    /// Value of a header field, whose name in lower case is the end of the attribute's.
+    Field {
+        name: String,
+        value: String,
+    },
 }
 
 impl Value {
@@ -105,7 +110,10 @@ fn span(span: Span) -> proto::Span {
         Kind::Client => proto::span::SpanKind::Client,
     };
     let code = if span.failed { proto::status::StatusCode::Error } else { proto::status::StatusCode::Unset };
-    let attributes = span.attributes.into_iter().map(|(key, value)| attribute(key, any(value)));
+    let attributes = span.attributes.into_iter().map(|(key, value)| match value {
+        Value::Field { name, value } => attribute(&format!("{key}.{name}"), texts([value])),
+        value => attribute(key, any(value)),
+    });
     proto::Span {
         trace_id: span.context.trace.bytes().to_vec(),
         span_id: span.context.span.bytes().to_vec(),
@@ -128,7 +136,14 @@ fn any(value: Value) -> AnyKind {
         Value::Word(word) => AnyKind::StringValue(word.into()),
         Value::Number(number) => AnyKind::IntValue(number),
         Value::Is(is) => AnyKind::BoolValue(is),
+        Value::Field { value, .. } => texts([value]),
     }
+}
+
+/// Texts as a list, which values of fields are even if there is one.
+fn texts(values: impl IntoIterator<Item = String>) -> AnyKind {
+    let one = |text| AnyValue { value: Some(AnyKind::StringValue(text)) };
+    AnyKind::ArrayValue(ArrayValue { values: values.into_iter().map(one).collect() })
 }
 
 fn attribute(key: &str, value: AnyKind) -> KeyValue {
@@ -143,6 +158,7 @@ mod tests {
     #[test]
     fn a_batch_says_what_the_spans_say() {
         let parent = parse_parent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").expect("a parent");
+        let field = Value::Field { name: "x-request-id".into(), value: "7".into() };
         let written = Span {
             context: parent.context,
             parent: SpanId::new([7; 8]),
@@ -152,7 +168,12 @@ mod tests {
             name: "GET /x/*".into(),
             started: SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 5),
             lasted: Duration::from_nanos(20),
-            attributes: vec![("a", Value::Number(-1)), ("b", Value::Is(true)), ("c", Value::Word("w"))],
+            attributes: vec![
+                ("a", Value::Number(-1)),
+                ("b", Value::Is(true)),
+                ("c", Value::Word("w")),
+                ("http.request.header", field),
+            ],
             failed: true,
         };
         let bytes = encode(vec![written], &[("service.name".into(), "edge".into())]);
@@ -165,7 +186,11 @@ mod tests {
         assert_eq!((span.flags, span.kind, span.status.expect("one").code), (0x301, 2, 2));
         let from = 1_700_000_000_000_000_005;
         assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (from, from + 20));
-        assert_eq!(span.attributes.len(), 3);
+        assert_eq!(span.attributes.len(), 4);
+        let AnyKind::ArrayValue(values) = span.attributes[3].value.clone().expect("one").value.expect("one") else {
+            panic!("a list")
+        };
+        assert_eq!((span.attributes[3].key.as_str(), values.values.len()), ("http.request.header.x-request-id", 1));
     }
 
     #[test]

@@ -122,16 +122,23 @@ fn span(
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(text, &mut scratch);
     if let Some(route) = note.route {
-        let route = template(&snapshot.shared.config.routes[route]);
+        let config = &snapshot.shared.config.routes[route];
+        let route = template(config);
         name = format!("{method} {route}");
         attributes.push(("http.route", Value::Text(route)));
+        attributes.push(("propylon.route", Value::Text(config.label.clone())));
     }
     let path = request.changed.as_ref().map_or(head.path(text), |changed| &changed.path);
     write_client(client, (head, text), (host, path), &mut attributes);
     if let Some(agent) = head.fields.value(text, "user-agent") {
         attributes.push(("user_agent.original", Value::of(agent)));
     }
-    attributes.push(("propylon.listener", Value::Text(snapshot.listener(client.listener()).name.clone())));
+    let listener = snapshot.listener(client.listener());
+    attributes.push(("propylon.listener", Value::Text(listener.name.clone())));
+    if let (Some(id), Some(ids)) = (request.id(), &listener.request_id) {
+        let field = Value::Field { name: ids.header.to_ascii_lowercase(), value: id.to_owned() };
+        attributes.push(("http.request.header", field));
+    }
     if let Some(facts) = client.facts() {
         let version = facts.version.name();
         attributes.push(("tls.protocol.version", Value::Word(version.strip_prefix("TLSv").unwrap_or(version))));
