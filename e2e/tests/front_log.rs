@@ -58,20 +58,21 @@ fn the_combined_log_format_is_what_its_readers_know() {
 fn fields_are_chosen_in_json_and_in_logfmt() {
     let scratch = Scratch::new();
     let path = scratch.join("access.log");
-    let fields = "fields = [\"status\", \"header.User-Agent\", \"path\", \"tls.version\", \"backend\"]";
+    let fields = "fields = [\"status\", \"header.User-Agent\", \"path\", \"tls.version\", \"backend\", \"route\"]";
     {
         let engine = engine(&format!("access = {path:?}\n{fields}"));
         ask(&engine, &["--http2"]);
         let line: serde_json::Value = serde_json::from_str(&lines(&path, 1)[0]).expect("an object");
         let wanted = serde_json::json!({
-            "status": 200, "header.user-agent": "agent/1 \"x\"", "path": "/a?b=%22", "tls.version": "TLSv1.3", "backend": null,
+            "status": 200, "header.user-agent": "agent/1 \"x\"", "path": "/a?b=%22", "tls.version": "TLSv1.3", "backend": null, "route": "*/",
         });
         assert_eq!(line, wanted);
     }
     std::fs::remove_file(&path).expect("the log");
     let engine = engine(&format!("access = {path:?}\nformat = \"logfmt\"\n{fields}"));
     ask(&engine, &["--http1.1"]);
-    let wanted = "status=200 header.user-agent=\"agent/1 \\\"x\\\"\" path=/a?b=%22 tls.version=TLSv1.3 backend=";
+    let wanted =
+        "status=200 header.user-agent=\"agent/1 \\\"x\\\"\" path=/a?b=%22 tls.version=TLSv1.3 backend= route=*/";
     assert_eq!(lines(&path, 1)[0].replace("path=\"/a?b=%22\"", "path=/a?b=%22"), wanted);
 }
 

@@ -68,6 +68,8 @@ pub struct Record<'a> {
     pub head: Option<(&'a Fields, &'a [u8])>,
     /// ID of the request; `None` where its listener asks for none.
     pub request_id: Option<&'a str>,
+    /// Route, as metrics call it; only where a line is of fields by choice.
+    pub route: Option<&'a str>,
 }
 
 impl Record<'_> {
@@ -714,6 +716,7 @@ mod tests {
             fault: None,
             trace: None,
             request_id: None,
+            route: None,
             head: None,
         }
     }

@@ -388,6 +388,7 @@ fn write_log_line(
         trace: request.trace.id(),
         head: Some((&request.head.fields, &request.text)),
         request_id: request.id(),
+        route: note.route.map(|route| config.routes[route].label.as_str()),
     });
 }
 

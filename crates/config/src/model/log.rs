@@ -160,6 +160,8 @@ facts! {
     Connect "duration_us.connect",
     /// Microseconds from the request to the response's head.
     FirstByte "duration_us.first_byte",
+    /// Route, as metrics call it.
+    Route "route",
     /// Name of the backend.
     Backend "backend",
     /// Server.

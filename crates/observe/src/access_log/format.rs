@@ -221,6 +221,7 @@ fn request_value<'a>(record: &'a Record<'_>, fact: LogFact) -> Value<'a> {
         LogFact::Queue => number(durations.queue),
         LogFact::Connect => number(durations.connect),
         LogFact::FirstByte => number(durations.first_byte),
+        LogFact::Route => word(record.route),
         LogFact::Backend => word(record.backend),
         LogFact::Server => word(record.server),
         LogFact::Attempts => Value::Number(record.attempts.into()),
