@@ -99,6 +99,90 @@ fn traffic_handshakes_latency_and_offload_are_what_the_metrics_say() {
     is_content(&mut page, &url);
 }
 
+/// An engine with a route of many steps, one with long names, and two plain ones.
+fn routed(origin: &Origin, second: &Origin) -> Engine {
+    let routes = "[[route]]\nname = \"checkout\"\nlistener = \"plain\"\nhost = \"*.shop.example\"\npath = \"/checkout\"\n\
+         match = { method = [\"GET\", \"POST\"], header = { X-Api-Key = \"hush\", X-Canary = { present = true } } }\n\
+         limit = [{ name = \"edge\", rate = \"1/h\" }, { requests = 50, key = \"all\" }]\nbody_limit = \"1MiB\"\n\
+         request = { set = { X-Secret = \"hush\" }, remove = [\"X-Debug\"], path = { strip = \"/checkout\" } }\n\
+         timeouts = { request = \"9s\", first_byte = \"2s\" }\nretries = { attempts = 2, on = [\"connect\", 503] }\n\
+         backend = [{ name = \"app\", weight = 9 }, { name = \"next\", weight = 1 }]\n\
+         [[route]]\nhost = \"a-host-with-a-remarkably-long-name-that-somebody-generated.shop.example\"\n\
+         path = { regex = \"^/old/([a-z]+)/<img>$\" }\nredirect = { host = \"shop.example\" }\n\
+         [[route]]\nname = \"rest\"\nbackend = \"app\"\n[[route]]\npath = \"/down\"\nrespond = { status = 503, body = \"hush\" }\n";
+    Engine::start(&format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n[backend.next]\nservers = [\"{}\"]\n{routes}",
+        origin.address(),
+        second.address()
+    ))
+}
+
+#[test]
+fn routes_are_told_in_words_with_their_traffic_and_lead_to_their_backend() {
+    let (origin, second) = (Origin::always(HELLO), Origin::always(HELLO));
+    let engine = routed(&origin, &second);
+    let url = format!("http://{}/", engine.admin());
+    let mut page = open(&engine, Screen::DESK);
+    let mut client = Client::plain(engine.address("plain"));
+    let head = "Host: a.shop.example\r\nX-Api-Key: hush\r\nX-Canary: 1\r\n";
+    for (path, status) in [("/checkout", 200), ("/checkout", 429), ("/checkout", 429), ("/down", 503), ("/", 200)] {
+        assert_eq!(client.ask(format!("GET {path} HTTP/1.1\r\n{head}\r\n")).status, status);
+    }
+    page.eventually("the refusals", "document.querySelector('#routes tbody tr').innerText.includes('/s, 2 in all')");
+    let rows = page.rows("#routes");
+    let labels: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!((rows.len(), labels[0], labels[2], labels[3]), (4, "checkout", "rest", "*/down"));
+    assert_eq!(
+        rows[0][1],
+        "listener plain, host *.shop.example, path from /checkout, field x-api-key …, field x-canary there, method GET or POST"
+    );
+    assert!(
+        rows[0][2].starts_with("limit to 1/h by source: refused ")
+            && rows[0][2].contains("by all: refused 0/s, 0 in all")
+    );
+    assert!(rows[0][3].starts_with("backend app (9 of 10) or next (1 of 10)") && rows[0][3].ends_with("→ next"));
+    assert_eq!((rows[2][3].as_str(), rows[3][8].as_str()), ("backend app", "–"));
+    assert!(!page.text("#routes").contains("hush"), "a secret");
+    assert_eq!(engine.metric("propylon_route_requests_total", &[("route", "checkout")]), 3.0);
+    // Keyboard: a route leads to its backend, and the filter to a route.
+    page.evaluate("document.querySelector('#routes tbody a').focus()");
+    page.press("Enter");
+    page.eventually("its backend alone", "document.querySelectorAll('#backends tbody tr').length == 1");
+    assert_eq!(page.evaluate("location.hash + document.activeElement.id"), "#backends:appbackends");
+    assert_eq!((page.rows("#backends")[0][0].as_str(), page.text("#backends-count").as_str()), ("app", "1 of 2"));
+    page.evaluate("location.hash = '#routes:shop.example'");
+    page.eventually("two are left", "document.querySelectorAll('#routes tbody tr').length == 2");
+    assert_eq!(page.text("#routes-count"), "2 of 4");
+    page.eventually("it is scrolled", "document.querySelector('#routes').getBoundingClientRect().top < 100");
+    page.press("/");
+    assert_eq!(page.evaluate("document.activeElement.id"), "routes-filter");
+    page.press("Escape");
+    page.eventually("all are back", "document.querySelectorAll('#routes tbody tr').length == 4");
+    is_content(&mut page, &url);
+}
+
+#[test]
+fn routes_are_whole_on_a_desk_and_on_a_phone() {
+    let (origin, second) = (Origin::always(HELLO), Origin::always(HELLO));
+    let engine = routed(&origin, &second);
+    for (name, screen) in [
+        ("routes-1280", Screen { width: 1280, height: 800, is_dark: false }),
+        ("routes-1280-dark", Screen { width: 1280, height: 800, is_dark: true }),
+        ("routes-phone", Screen { width: 390, height: 844, is_dark: false }),
+        ("routes-phone-dark", Screen { width: 390, height: 844, is_dark: true }),
+    ] {
+        let mut page = open(&engine, screen);
+        page.eventually("routes", "document.querySelectorAll('#routes tbody tr').length == 4");
+        assert_eq!(page.evaluate("document.documentElement.scrollWidth"), screen.width, "{name} scrolls sideways");
+        assert_eq!(page.evaluate(STUMBLING), Value::Array(Vec::new()), "{name}");
+        let outside = page.evaluate(
+            "[...document.querySelectorAll('#routes *')].filter(each => each.checkVisibility() && each.getBoundingClientRect().right > innerWidth + 1).length",
+        );
+        assert_eq!(outside, 0, "something is cut off at {name}");
+        page.photograph(name);
+    }
+}
+
 /// Seconds of a text such as "1.5 ms".
 fn duration(text: &str) -> f64 {
     let (value, unit) = text.split_once(' ').unwrap_or_else(|| panic!("{text} is no duration"));

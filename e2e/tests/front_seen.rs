@@ -1,11 +1,11 @@
-//! What is seen of routes: their requests in the metrics, and the statuses of their backends' servers.
+//! Routes as operators see them: their requests in the metrics, the statuses of their backends' servers, words in a terminal.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use propylon_e2e::frames::Http2;
-use propylon_e2e::{Client, Engine, Origin};
+use propylon_e2e::{Client, Engine, Origin, binaries};
 
 const REQUESTS: &str = "propylon_route_requests_total";
 const RESPONSES: &str = "propylon_backend_responses_total";
@@ -75,7 +75,7 @@ fn requests_are_counted_by_the_route_that_has_taken_them() {
     ] {
         engine.metric_reaches(REQUESTS, &[("route", route), ("host", host), ("class", class)], count);
     }
-    // What the routes have is what the listener has.
+    // Sums over routes are those of the listeners.
     for (of_routes, of_listeners) in [
         ("propylon_route_request_duration_seconds_count", "propylon_request_duration_seconds_count"),
         ("propylon_route_request_duration_seconds_sum", "propylon_request_duration_seconds_sum"),
@@ -210,4 +210,40 @@ fn series_of_routes_come_and_go_with_the_configuration() {
     });
     assert!(gone, "series of a route that is gone");
     assert_eq!(taken(&engine, "new", "2xx"), 0.0);
+}
+
+#[test]
+fn routes_are_listed_in_words_with_what_they_do_in_a_terminal() {
+    let origin = obliging();
+    let engine = Engine::start(&config(
+        &origin,
+        "[[route]]\nname = \"shop\"\nhost = \"shop.test\"\nmatch = { header = { X-Token = \"hush\" } }\n\
+         limit = { name = \"edge\", rate = \"1/h\" }\nrequest = { set = { Authorization = \"hush\" } }\nbackend = \"app\"\n\
+         [[route]]\npath = \"/here\"\nrespond = { status = 403, body = \"hush\" }\n",
+    ));
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(binaries::propylon());
+        let output = command.arg("routes").args(arguments).args(["--admin", &engine.admin().to_string()]).output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), said)
+    };
+    let mut client = Client::plain(engine.address("plain"));
+    for status in [200, 429, 429] {
+        let answer = client.ask("GET / HTTP/1.1\r\nHost: shop.test\r\nX-Token: hush\r\n\r\n");
+        assert_eq!(answer.status, status);
+    }
+    engine.metric_reaches(REQUESTS, &[("route", "shop"), ("class", "4xx")], 2.0);
+    let (code, said) = run(&["shop", "--interval", "0"]);
+    let words = "  for      host shop.test, any path, field x-token …\n  do       limit to 1/h by source\n           request: set Authorization\n  \
+                 then     backend app\n  so far   3 requests, 4xx 2, 5xx 0\n  limit    edge: allowed 1, refused 2, denied 0\n";
+    assert!(code == Some(0) && said.starts_with("shop (") && said.ends_with(words), "{said}");
+    let (code, said) = run(&["--json"]);
+    assert!(code == Some(0) && !said.contains("hush"), "{said}");
+    let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(all[1]["then"], "respond 403 (text/plain; charset=utf-8)");
+    assert_eq!((&all[0]["backends"][0], &all[0]["now"]["requests_per_second"]), (&"app".into(), &0.0.into()));
+    let whole = (&all[0]["requests_total"], &all[0]["is_shared"]);
+    assert_eq!(whole, (&serde_json::json!([0, 1, 0, 2, 0, 0]), &false.into()));
+    assert_eq!(run(&["nowhere", "--interval", "0"]), (Some(1), "propylon: no such route\n".into()));
 }

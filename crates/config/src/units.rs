@@ -118,6 +118,11 @@ fn size_advice(number: u64, unit: &str) -> String {
     }
 }
 
+/// A number of bytes as it is written, without the quotes.
+pub fn size_text(bytes: u64) -> String {
+    write_size(&bytes).trim_matches('"').to_owned()
+}
+
 /// A number of bytes in the form in which it is written.
 pub(crate) fn write_size(bytes: &u64) -> String {
     for (factor, unit) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {

@@ -8,6 +8,7 @@ mod change;
 mod cluster;
 mod context;
 mod response;
+mod routes_json;
 mod status_json;
 mod view;
 
@@ -68,6 +69,7 @@ const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /health     200 while serving, 503 while draining\n\
     /config     the configuration in effect, as JSON\n\
     /cluster    the cluster that this engine is one of\n\
+    /routes     the routes in words, with what is counted of their requests\n\
     /snapshot   what is running: listeners, backends, workers\n\
     and these by /v1/... as well, with what changes something: see \"Admin API\" in the manual\n";
 
@@ -258,6 +260,7 @@ fn read(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
             }
             response
         }
+        "/routes" => typed("application/json", view.routes_json()),
         "/snapshot" => typed("application/json", view.snapshot()),
         "/status.json" => typed("application/json", view.status_json(&Filter::parse(uri.query()))),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),

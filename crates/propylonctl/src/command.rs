@@ -10,6 +10,7 @@ mod explain;
 mod fmt;
 mod health;
 mod import;
+mod routes;
 mod schema;
 mod top;
 mod with_parent;
@@ -101,6 +102,13 @@ enum Command {
     /// List the certificates of the running engine, the first to expire first
     #[command(after_help = CONTROL)]
     Certificates(control::ReadArguments),
+    /// List the routes of the running engine in words: for which requests, which steps, what then, and what they do now
+    #[command(
+        after_help = "Examples:\n  propylon routes\n  propylon routes -c propylon.toml shop.example\n  propylon routes \
+        --interval 10 --json\n\nExit codes: 0 done; 1 the admin address does not answer, or no route has the text; 2 wrong \
+        usage."
+    )]
+    Routes(routes::Arguments),
     /// Look at, and change, engines that share a configuration, certificates and keys
     Cluster(cluster::Arguments),
     /// Say whether the running engine can serve, within 2 seconds, for programs that send clients to it
@@ -147,6 +155,7 @@ pub fn main() -> ExitCode {
         Command::Reload(arguments) => control::reload(&arguments),
         Command::Servers(arguments) => control::servers(&arguments),
         Command::Certificates(arguments) => control::certificates(&arguments),
+        Command::Routes(arguments) => routes::main(&arguments),
         Command::Cluster(arguments) => cluster::main(&arguments),
         Command::Health(arguments) => health::main(&arguments),
         Command::Attempt(arguments) => attempt::main(&arguments),

@@ -21,6 +21,7 @@ pub mod ranges;
 pub mod request_id;
 pub mod response;
 pub mod retry;
+pub mod sentence;
 pub mod split;
 pub mod sticky;
 mod target;

@@ -131,6 +131,7 @@ const CRATES: &[CrateRules] = &[
             "proxy",
             "fastcgi",
             "signer",
+            "steps",
             "observe",
             "policy",
             "http",

@@ -262,15 +262,53 @@ class Table {
       }
       if (place.colSpan !== width) place.colSpan = width;
       if (width === 1) place.dataset.label = column.head; else delete place.dataset.label;
-      put(place, text === null ? "–" : text);
+      if (cell && cell.lines) putLines(place, cell.lines); else put(place, text === null ? "–" : text);
       style(place, [FIGURES.includes(column.kind) ? "" : "words", column.kind === "date" || column.kind === "short" ? "wide" : "", column.whole ? "whole" : "", kind].filter(Boolean).join(" "));
     });
   }
 }
+// Lines of words; those with a place are links to it.
+const putLines = (cell, lines) => {
+  const told = JSON.stringify(lines);
+  if (cell.told === told && cell.firstElementChild) return;
+  cell.told = told;
+  const box = make("span", "lines");
+  for (const [text, place] of lines) {
+    const line = make(place ? "a" : "span", "", text);
+    if (place) line.href = "#" + place.map(encodeURIComponent).join(":");
+    box.append(line);
+  }
+  cell.replaceChildren(box);
+};
 const alarm = (value, tell = number) => ({ text: tell(value), kind: value > 0 ? "bad" : "" });
 const figures = (head, get, tell = number, isBad = false) =>
   ({ head, kind: "number", firstDescending: true, sort: each => get(each) || 0, cell: each => isBad ? alarm(get(each), tell) : tell(get(each)) });
 const words = (head, get, more = {}) => ({ head, kind: "", sort: each => String(get(each)).toLowerCase(), cell: get, ...more });
+
+// Routes. Those that are counted with others, and those of relays, have no figures.
+const routeKey = route => route.route;
+const routeFigure = (route, get) => route.requests_total && !route.is_shared ? rate(of("routes", routeKey, route.route, get)) : null;
+const refused = limit => limit && limit.refused_total + limit.denied_total;
+const refusals = route => route.limits.map((limit, at) => ({ now: rate(of("routes", routeKey, route.route, each => refused(each.limits[at]))), total: refused(limit) }));
+// Limits come before all other steps.
+const steps = route => {
+  const counts = refusals(route);
+  return route.do.map((step, at) => [counts[at] ? `${step}: refused ${perSecond(number)(counts[at].now)}, ${number(counts[at].total)} in all` : step]);
+};
+// What leads to one backend is the link to it.
+const leads = route => route.backends.length === 1 ? [[route.then, ["backends", route.backends[0]]]] : [[route.then], ...route.backends.map(name => ["→ " + name, ["backends", name]])];
+const routeTable = new Table("routes-table", "In the order of the configuration; rates over 5 s, percentiles over 10 s", [
+  words("Route", route => route.route, { isRowHead: true, whole: true, kind: "name" }),
+  words("For", route => ({ lines: [[route.for]], kind: "told" }), { whole: true, sort: route => route.for }),
+  { head: "Do", kind: "state", whole: true, cell: route => ({ lines: route.do.length ? steps(route) : [["–"]], kind: "told" }) },
+  words("Then", route => ({ lines: leads(route), kind: "told" }), { whole: true, sort: route => route.then }),
+  figures("Requests/s", route => routeFigure(route, each => sum(each.requests_total))),
+  figures("4xx/s", route => routeFigure(route, each => each.requests_total[3])),
+  figures("5xx/s", route => routeFigure(route, each => each.requests_total[4]), number, true),
+  { head: "p50 / p99", kind: "date", cell: route => { const counts = counted(of("routes", routeKey, route.route, each => each.requests), SHORT_SECONDS);
+    return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
+  figures("Refused/s", route => { const all = refusals(route).map(({ now }) => now); return all.length && all.every(now => now !== null) ? sum(all) : null; }, number, true),
+], { label: "Routes" });
 
 // Servers.
 const MARKS = { down: "✗ down", ejected: "✗ ejected", draining: "◌ draining", up: "✓ up", unknown: "· not checked" };
@@ -655,7 +693,16 @@ const showServers = ({ servers, backends }) => {
   const cut = found > list.length ? `, the worst ${number(list.length)} listed` : "";
   put(byId("servers-count"), byId("servers-filter").value ? `${number(found)} of ${number(states.total)}${cut}` : cut ? cut.slice(2) : "");
   serverTable.show(keyed(list, serverKey));
-  backendTable.show(keyed(backends.list, nameKey));
+  const wanted = byId("backends-filter").value.trim().toLowerCase();
+  const listed = backends.list.filter(({ name }) => name.toLowerCase().includes(wanted));
+  put(byId("backends-count"), wanted ? `${number(listed.length)} of ${number(backends.total)}` : "");
+  backendTable.show(keyed(listed, nameKey));
+};
+const showRoutes = ({ routes }) => {
+  const { total, found, list } = routes, cut = found > list.length ? `the first ${number(list.length)} listed` : "";
+  put(byId("routes-summary"), number(total));
+  put(byId("routes-count"), byId("routes-filter").value ? [`${number(found)} of ${number(total)}`, cut].filter(Boolean).join(", ") : cut);
+  routeTable.show(keyed(list, routeKey));
 };
 const showCertificates = ({ certificates }) => {
   const { total, by_days_left: left, found, list } = certificates;
@@ -688,6 +735,7 @@ const show = () => {
   const status = latest();
   showHeader();
   tiles.forEach(draw);
+  showRoutes(status);
   showServers(status);
   showCertificates(status);
   latencyTable.show(LATENCIES.map(each => ({ key: each[0], of: each })));
@@ -720,6 +768,7 @@ const receive = status => {
   while (samples[0].uptime_seconds < status.uptime_seconds - LONG_SECONDS - 2) samples.shift();
   // Single servers and errors are compared over seconds only.
   for (const old of samples) if (old.uptime_seconds < status.uptime_seconds - RATE_SECONDS - 2) { old.servers = old.faults = old.certificates = null; }
+  for (const old of samples) if (old.uptime_seconds < status.uptime_seconds - SHORT_SECONDS - 2) old.routes = null;
   receivedAt = Date.now();
   const wasLost = lostSince !== null;
   lostSince = null;
@@ -728,8 +777,8 @@ const receive = status => {
   if (wasLost) announce("The engine answers again", true);
 };
 const query = () => {
-  const fields = ["servers", "certificates"].map(name => [name, byId(name + "-filter").value.trim()]).filter(([, value]) => value);
-  return fields.length ? "?" + fields.map(([name, value]) => name + "=" + encodeURIComponent(value)).join("&") : "";
+  const fields = ["routes", "servers", "certificates"].map(name => [name, byId(name + "-filter").value.trim()]);
+  return "?" + fields.filter(([name, value]) => value || name === "routes").map(([name, value]) => name + "=" + encodeURIComponent(value)).join("&");
 };
 // What goes wrong in here is a defect of ours, and to be seen.
 const report = error => {
@@ -758,7 +807,7 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) poll
 
 // Filters, and links that hold them: #servers:TEXT.
 let typing = 0;
-const filters = ["servers", "certificates"].map(name => [name, byId(name + "-filter")]);
+const filters = ["routes", "servers", "certificates", "backends"].map(name => [name, byId(name + "-filter")]);
 for (const [name, input] of filters) {
   input.addEventListener("input", () => {
     clearTimeout(typing);
@@ -791,8 +840,8 @@ document.addEventListener("keydown", event => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
   if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  const top = byId("certificates").getBoundingClientRect().top, bottom = byId("certificates").getBoundingClientRect().bottom;
-  byId(top < innerHeight / 2 && bottom > innerHeight / 4 ? "certificates-filter" : "servers-filter").focus();
+  const isSeen = name => { const { top, bottom } = byId(name).getBoundingClientRect(); return top < innerHeight / 2 && bottom > innerHeight / 4; };
+  byId((["certificates", "routes", "backends"].find(isSeen) || "servers") + "-filter").focus();
 });
 if (location.hash) follow(); else poll();
 if (!asking) poll();

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{Backend, Listener, Protocol};
-use propylon_observe::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerHandles, ServerMetrics, WAITS};
+use propylon_observe::telemetry::{BackendMetrics, ListenerHandles, ServerMetrics, WAITS};
 use propylon_policy::health::Verdict;
 use propylon_tls::Profile;
 use serde_json::{Map, Value, json};
 
+use super::routes_json::bounds_seconds;
 use super::view::{View, certificate};
 use crate::expiry;
 use crate::health::State;
@@ -39,10 +40,13 @@ const FILTER_CHARS_MAX: usize = 100;
 pub struct Filter {
     servers: String,
     certificates: String,
+    /// Absent: no routes are wanted.
+    routes: Option<String>,
 }
 
 impl Filter {
-    /// Parses the query of a URL: `servers=TEXT&certificates=TEXT`, either of them absent or empty for all.
+    /// Parses the query of a URL: `servers=TEXT&certificates=TEXT&routes=TEXT`, each of them empty for all. The first two
+    /// may be absent for all.
     pub fn parse(query: Option<&str>) -> Filter {
         let mut filter = Filter::default();
         for (key, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
@@ -50,6 +54,7 @@ impl Filter {
             match key {
                 "servers" => filter.servers = value(),
                 "certificates" => filter.certificates = value(),
+                "routes" => filter.routes = Some(value()),
                 _ => {}
             }
         }
@@ -183,12 +188,13 @@ impl View {
             "memory_at_start_bytes": self.memory_at_start,
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
-            "bounds_seconds": DURATION_BOUNDS.iter().map(|bound| *bound as f64 / 1e6).collect::<Vec<f64>>(),
+            "bounds_seconds": bounds_seconds(),
             "all": all,
             "listeners": listeners,
             "backends": backends,
             "servers": self.servers_summary(rows, states, &filter.servers),
             "certificates": self.certificates_summary(now, &filter.certificates),
+            "routes": filter.routes.as_deref().map(|routes| self.routes_summary(routes)),
             "signers": self.signers_summary(),
             "conditions": self.conditions.borrow().to_json(),
             "faults": { "total": faults_total, "list": faults },
@@ -640,12 +646,14 @@ mod tests {
 
     #[test]
     fn what_is_looked_for_is_decoded_and_bounded() {
-        let filter = |query| Filter::parse(Some(query));
+        let filter = |query: &str| Filter::parse(Some(query));
         assert_eq!(filter("servers=App%20%C3%84+1&certificates=").servers, "app ä 1");
         assert_eq!(filter("servers=%zz%4&x=1&=").servers, "%zz%4");
         assert_eq!(filter("certificates=%ff").certificates, "\u{fffd}");
         assert_eq!(filter(&format!("servers={}", "a".repeat(5000))).servers.len(), FILTER_CHARS_MAX);
         assert_eq!(Filter::parse(None), Filter::default());
+        assert_eq!((filter("routes=").routes, filter("servers=").routes), (Some(String::new()), None));
+        assert_eq!(filter("routes=Shop").routes.as_deref(), Some("shop"));
     }
 
     #[test]

@@ -20,6 +20,8 @@ const CLASSES: [&str; ACCOUNT_CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx", "no
 /// Metrics of a route.
 pub struct RouteMetrics {
     pub account: Account,
+    /// Whether they are of one route alone.
+    pub is_own: bool,
 }
 
 pub(super) fn route_metrics(r: &mut Registry, (route, host): (&str, &str)) -> RouteMetrics {
@@ -39,7 +41,8 @@ pub(super) fn route_metrics(r: &mut Registry, (route, host): (&str, &str)) -> Ro
         ),
     };
     let labels = [("route", route), ("host", host)];
-    RouteMetrics { account: r.account(&families, &labels, &CLASSES, DURATION_BOUNDS) }
+    let account = r.account(&families, &labels, &CLASSES, DURATION_BOUNDS);
+    RouteMetrics { account, is_own: ![NONE, OTHER].contains(&route) }
 }
 
 /// Labels of a configuration's series: each route and its host.

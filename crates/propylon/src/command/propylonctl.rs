@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 15] = [
+const COMMANDS: [(&str, &str); 16] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
@@ -31,6 +31,10 @@ const COMMANDS: [(&str, &str); 15] = [
     ),
     ("servers", "List the servers of the running engine"),
     ("certificates", "List the certificates of the running engine, the first to expire first"),
+    (
+        "routes",
+        "List the routes of the running engine in words: for which requests, which steps, what then, and what they do now",
+    ),
     ("cluster", "Look at, and change, engines that share a configuration, certificates and keys"),
     ("health", "Say whether the running engine can serve, within 2 seconds, for programs that send clients to it"),
 ];

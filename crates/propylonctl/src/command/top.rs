@@ -11,7 +11,9 @@ use propylon_config::AdminBind;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use super::admin_client::Where;
+pub use sample::quantile;
 use sample::{Figures, Sample};
+pub use screen::duration;
 
 #[derive(clap::Args)]
 pub struct Arguments {

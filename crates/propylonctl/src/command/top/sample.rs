@@ -336,7 +336,7 @@ impl Change<'_> {
 }
 
 /// `counts` are of what is not above each bound.
-fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
+pub fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
     let all = counts.last()?.1;
     if all <= 0.0 {
         return None;

@@ -290,7 +290,7 @@ fn lasting(seconds: f64) -> String {
     }
 }
 
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     match seconds {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),
         seconds if seconds >= 1e-3 => format!("{:.1} ms", seconds * 1e3),
