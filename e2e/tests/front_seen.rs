@@ -4,8 +4,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use propylon_e2e::admin::ask_admin;
 use propylon_e2e::frames::Http2;
 use propylon_e2e::{Client, Engine, Origin, binaries};
+use serde_json::Value;
 
 const REQUESTS: &str = "propylon_route_requests_total";
 const RESPONSES: &str = "propylon_backend_responses_total";
@@ -191,11 +193,18 @@ fn series_of_routes_come_and_go_with_the_configuration() {
     let mut halfway = Client::plain(engine.address("plain"));
     halfway.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
     engine.metric_reaches("propylon_server_requests_in_flight", &[], 1.0);
+    let listed = || {
+        let all: Value = serde_json::from_str(&ask_admin(&engine, "GET", "/v1/routes", "", "").text()).expect("JSON");
+        let list = all["list"].as_array().expect("routes").iter();
+        list.map(|route| format!("{}: {}", route["route"], route["then"])).collect::<Vec<String>>()
+    };
+    assert_eq!(listed(), ["\"old\": \"backend app\"", "\"stays\": \"respond 200 (text/plain; charset=utf-8)\""]);
     engine.rewrite(&config(
         &origin,
         "[[route]]\nname = \"stays\"\npath = \"/s\"\nrespond = { status = 202 }\n[[route]]\nname = \"new\"\nrespond = {}\n",
     ));
     engine.reload();
+    assert_eq!(listed()[0], "\"stays\": \"respond 202 (text/plain; charset=utf-8)\"");
     assert_eq!(ask(&engine, "GET", "a.test", "/s"), 202);
     engine.metric_reaches(REQUESTS, &[("route", "stays"), ("class", "2xx")], 2.0);
     assert_eq!((taken(&engine, "old", "2xx"), taken(&engine, "new", "2xx")), (0.0, 0.0));
@@ -240,7 +249,7 @@ fn routes_are_listed_in_words_with_what_they_do_in_a_terminal() {
     assert!(code == Some(0) && said.starts_with("shop (") && said.ends_with(words), "{said}");
     let (code, said) = run(&["--json"]);
     assert!(code == Some(0) && !said.contains("hush"), "{said}");
-    let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let all: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(all[1]["then"], "respond 403 (text/plain; charset=utf-8)");
     assert_eq!((&all[0]["backends"][0], &all[0]["now"]["requests_per_second"]), (&"app".into(), &0.0.into()));
     let whole = (&all[0]["requests_total"], &all[0]["is_shared"]);

@@ -43,6 +43,7 @@ use crate::requests::ChangeRequest;
 pub use change::{PEM_BYTES_MAX, SHARED_TOO_LONG, wrong_token_file};
 use context::AdminContext;
 use response::{text, typed};
+pub use routes_json::Sentences;
 use status_json::Filter;
 pub use view::View;
 

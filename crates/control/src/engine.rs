@@ -557,6 +557,7 @@ impl Main {
             conditions: Rc::clone(&self.conditions),
             membership: membership.clone(),
             announcing: announcing.clone(),
+            sentences: admin::Sentences::default(),
         };
         let listener =
             admin.map(|socket| admin::start(socket, view, change_requests)).transpose().map_err(StartError::Threads)?;

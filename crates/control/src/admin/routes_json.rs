@@ -1,5 +1,8 @@
 //! Routes as people read them, with what is counted of their requests: for the dashboard, and whole at `/routes`.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use propylon_config::{BackendId, Config, Limit, Route};
 use propylon_observe::telemetry::{DURATION_BOUNDS, RouteMetrics};
 use propylon_steps::sentence::Sentence;
@@ -9,6 +12,21 @@ use super::view::View;
 
 /// Limit on the routes that the dashboard is told of.
 const ROUTES_MAX: usize = 100;
+
+/// Words of the routes in effect, which are made once for each configuration.
+#[derive(Default)]
+pub struct Sentences(RefCell<(u64, Rc<[Sentence]>)>);
+
+impl Sentences {
+    /// The words of this generation's routes, by index.
+    fn of(&self, generation: u64, config: &Config) -> Rc<[Sentence]> {
+        let mut kept = self.0.borrow_mut();
+        if kept.0 != generation {
+            *kept = (generation, config.routes.iter().map(|route| Sentence::of(config, route)).collect());
+        }
+        Rc::clone(&kept.1)
+    }
+}
 
 impl View {
     /// All routes, as JSON in one line.
@@ -25,25 +43,17 @@ impl View {
     }
 
     fn routes(&self, max: usize, filter: &str) -> Value {
-        let config = &self.current().config;
+        let snapshot = self.current();
+        let config = &snapshot.config;
         let metrics = self.telemetry.routes(config).unwrap_or_default();
-        let (mut found, mut list) = (0, Vec::new());
-        for (index, route) in config.routes.iter().enumerate() {
-            // Words are made of those only that are shown, or looked through.
-            if filter.is_empty() && list.len() == max {
-                found = config.routes.len();
-                break;
-            }
-            let sentence = Sentence::of(config, route);
-            if !fits(route, &sentence, filter) {
-                continue;
-            }
-            found += 1;
-            if list.len() < max {
-                list.push(self.route(config, route, &sentence, metrics.get(index).map(|metrics| &**metrics)));
-            }
-        }
-        json!({ "total": config.routes.len(), "found": found, "list": list })
+        let sentences = self.sentences.of(snapshot.generation, config);
+        let all = config.routes.iter().zip(&*sentences).enumerate();
+        let fitting: Vec<_> = all.filter(|(_, (route, sentence))| fits(route, sentence, filter)).collect();
+        let list = fitting.iter().take(max).map(|(index, (route, sentence))| {
+            self.route(config, route, sentence, metrics.get(*index).map(|metrics| &**metrics))
+        });
+        let list: Vec<Value> = list.collect();
+        json!({ "total": config.routes.len(), "found": fitting.len(), "list": list })
     }
 
     fn route(&self, config: &Config, route: &Route, sentence: &Sentence, metrics: Option<&RouteMetrics>) -> Value {

@@ -13,6 +13,7 @@ use propylon_observe::telemetry::{ListenerMetrics, Telemetry};
 use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
+use super::routes_json::Sentences;
 use crate::acme;
 use crate::announce::Announcing;
 use crate::certificates::{self, LoadFailures};
@@ -50,6 +51,8 @@ pub struct View {
     pub membership: Option<Rc<RefCell<Membership>>>,
     /// Announces this engine's addresses.
     pub announcing: Option<Rc<Announcing>>,
+    /// Routes in words.
+    pub sentences: Sentences,
 }
 
 impl View {
