@@ -33,6 +33,7 @@ KEYS = {
     "ec": ec.generate_private_key(ec.SECP256R1()),
     "ec384": ec.generate_private_key(ec.SECP384R1()),
     "rsa": rsa.generate_private_key(65537, 2048),
+    "pss": rsa.generate_private_key(65537, 2048),
     "ed": ed25519.Ed25519PrivateKey.generate(),
 }
 
@@ -47,6 +48,7 @@ def set_of_keys():
         "ec": ec256,
         "ec384": ec384,
         "rsa": json.loads(RSAAlgorithm.to_jwk(KEYS["rsa"].public_key())),
+        "pss": {**json.loads(RSAAlgorithm.to_jwk(KEYS["pss"].public_key())), "alg": "PS256"},
         "ed": {"kty": "OKP", "crv": "Ed25519", "x": encoded(raw)},
     }
     for kid, key in keys.items():
@@ -71,10 +73,16 @@ def ec_signature(data):
 
 
 print(json.dumps(set_of_keys()))
-for algorithm, kid in [("ES256", "ec"), ("ES384", "ec384"), ("RS256", "rsa"), ("PS256", "rsa"), ("EdDSA", "ed")]:
+for algorithm, kid in [("ES256", "ec"), ("ES384", "ec384"), ("RS256", "rsa"), ("PS256", "pss"), ("EdDSA", "ed")]:
     tell(algorithm, "good", jwt.encode(CLAIMS, KEYS[kid], algorithm, headers={"kid": kid}))
 tell("without-kid", "good", jwt.encode(CLAIMS, KEYS["ec"], "ES256"))
 tell("RS512", "refused", jwt.encode(CLAIMS, KEYS["rsa"], "RS512", headers={"kid": "rsa"}))
+# A key has one algorithm.
+tell("PS256-of-RS256", "refused", jwt.encode(CLAIMS, KEYS["rsa"], "PS256", headers={"kid": "rsa"}))
+tell("RS256-of-PS256", "refused", jwt.encode(CLAIMS, KEYS["pss"], "RS256", headers={"kid": "pss"}))
+tell("at+jwt", "good", jwt.encode(CLAIMS, KEYS["ec"], "ES256", headers={"typ": "application/at+JWT"}))
+# Another kind of token of the same issuer, for the same audience.
+tell("logout", "refused", jwt.encode(CLAIMS, KEYS["ec"], "ES256", headers={"typ": "logout+jwt"}))
 tell("none", "refused", jwt.encode(CLAIMS, None, "none"))
 tell("none-with-signature", "refused", by_hand({"alg": "none"}, CLAIMS, ec_signature))
 # The public key as the secret of an HMAC: the classic confusion of algorithms.

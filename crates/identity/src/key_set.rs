@@ -1,5 +1,8 @@
 //! Public keys of an issuer, as a set of them in JSON (RFC 7517 §5).
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use base64ct::{Base64UrlUnpadded, Encoding};
 use propylon_crypto::{TokenAlgorithm, TokenKey, TokenKeyParts};
 use serde_json::{Map, Value};
@@ -15,6 +18,16 @@ const FIX: &str = "write the set that the issuer publishes, as in {\"keys\": [..
 
 /// A set of keys.
 pub struct KeySet(Vec<Known>);
+
+/// A set of keys that is fetched from its issuer, and may not have come yet.
+#[derive(Default)]
+pub struct Fetched {
+    pub keys: Option<KeySet>,
+    /// SHA-256 of the text that the keys were read from.
+    pub digest: [u8; 32],
+    /// A token has named a key that is not among them: whoever fetches them looks.
+    pub is_missed: Arc<AtomicBool>,
+}
 
 struct Known {
     id: Option<String>,
@@ -38,7 +51,7 @@ impl KeySet {
         }
         let mut known: Vec<Known> = Vec::new();
         for (key, place) in keys.iter().zip(1..) {
-            let key = key.as_object().ok_or("it is no object").and_then(read);
+            let key = key.as_object().ok_or("it is no object").and_then(|key| read(key, algorithms));
             let found = key.map_err(|what| problem(format!("key {place}: {what}"), FIX))?;
             known.extend(found);
         }
@@ -64,7 +77,7 @@ impl KeySet {
 }
 
 /// Reads a key; none where it is of no use here.
-fn read(key: &Map<String, Value>) -> Result<Option<Known>, &'static str> {
+fn read(key: &Map<String, Value>, algorithms: &[TokenAlgorithm]) -> Result<Option<Known>, &'static str> {
     let text = |name: &str| match key.get(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.as_str())),
@@ -92,11 +105,14 @@ fn read(key: &Map<String, Value>) -> Result<Option<Known>, &'static str> {
         _ => return Ok(None),
     };
     let mut own = parts.ok_or(key_is_off)?;
-    if let Some(name) = text("alg")? {
-        match TokenAlgorithm::of(name) {
-            Some(algorithm) if own.is_for(algorithm) => own = own.only(algorithm),
-            _ => return Ok(None),
-        }
+    // One algorithm for each key (RFC 8725 §3.1): the one that it names, or else the first that is taken and fits.
+    let algorithm = match text("alg")? {
+        Some(name) => TokenAlgorithm::of(name),
+        None => algorithms.iter().copied().find(|algorithm| own.is_for(*algorithm)),
+    };
+    match algorithm {
+        Some(algorithm) if own.is_for(algorithm) => own = own.only(algorithm),
+        _ => return Ok(None),
     }
     Ok(Some(Known { id: text("kid")?.map(str::to_string), key: own }))
 }
@@ -143,6 +159,19 @@ mod tests {
         assert_eq!((count(Some("1"), TokenAlgorithm::Es256), count(Some("2"), TokenAlgorithm::Es256)), (1, 0));
         assert_eq!((count(None, TokenAlgorithm::EdDsa), count(Some(""), TokenAlgorithm::EdDsa)), (1, 0));
         assert_eq!((count(Some("1"), TokenAlgorithm::Es384), count(None, TokenAlgorithm::Rs256)), (0, 0));
+    }
+
+    #[test]
+    fn a_key_that_names_no_algorithm_is_for_the_first_that_fits_and_for_no_other() {
+        let n = Base64UrlUnpadded::encode_string(&[&[0xc5; 255][..], &[1]].concat());
+        let rsa = object(&format!(r#""kty":"RSA","e":"AQAB","n":"{n}""#));
+        let text = format!("{{\"keys\":[{rsa}]}}");
+        let count = |algorithms: &[TokenAlgorithm], algorithm| {
+            KeySet::parse(text.as_bytes(), algorithms).unwrap().candidates(None, algorithm).count()
+        };
+        let (rs256, ps256) = (TokenAlgorithm::Rs256, TokenAlgorithm::Ps256);
+        assert_eq!((count(&[rs256, ps256], rs256), count(&[rs256, ps256], ps256)), (1, 0));
+        assert_eq!((count(&[ps256, rs256], rs256), count(&[ps256, rs256], ps256)), (0, 1));
     }
 
     #[test]

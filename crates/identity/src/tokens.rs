@@ -12,6 +12,8 @@ use crate::strict_json;
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 const HEADER_BYTES_MAX: usize = 2 * 1024;
 const CLAIM_BYTES_MAX: usize = 4 * 1024;
+/// Types of tokens that say who somebody is, where none is asked for (RFC 7519 §5.1, RFC 9068 §2.1).
+const USUAL_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// Demands on tokens.
 pub struct Tokens {
@@ -132,7 +134,12 @@ impl Tokens {
             return Err(BadToken::Critical);
         }
         let kind = text("typ")?.map(plain_type);
-        if self.kind.is_some() && kind != self.kind {
+        // What says that it is something else, such as a word that somebody has logged out, is no proof (RFC 8725 §3.12).
+        let is_meant = match &self.kind {
+            Some(own) => kind.as_ref() == Some(own),
+            None => kind.as_ref().is_none_or(|kind| USUAL_TYPES.contains(&kind.as_str())),
+        };
+        if !is_meant {
             return Err(BadToken::Type);
         }
         Ok((algorithm, text("kid")?))
