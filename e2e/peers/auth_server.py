@@ -10,6 +10,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+released = threading.Event()
+
+
 def tell(*words):
     print(*words, flush=True)
 
@@ -37,6 +40,12 @@ class Handler(BaseHTTPRequestHandler):
         asked = {"method": self.command, "target": self.path, "fields": self.headers.items(), "port": self.client_address[1]}
         tell("asked", json.dumps(asked))
         session = self.session()
+        if self.path == "/release":
+            released.set()
+            return self.answer(204, [])
+        if session == "held":
+            released.wait(20)
+            session = "ann"
         if session == "ann":
             fields = [("Remote-User", "ann"), ("Remote-Groups", "staff"), ("Remote-Groups", "shop"), ("Remote-Other", "x")]
             return self.answer(200, fields, b"welcome")
@@ -52,7 +61,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(403, [], b"x" * (300 * 1024))
         if session == "slow":
             # Until nobody waits any more.
-            self.connection.recv(1)
+            try:
+                self.connection.recv(1)
+            except OSError:
+                pass
             return tell("gone")
         if session == "closed":
             self.close_connection = True

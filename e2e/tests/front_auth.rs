@@ -2,9 +2,10 @@
 //! requests of curl and of bytes.
 
 use propylon_e2e::http::Response;
+use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::curl;
 use propylon_e2e::python::PythonServer;
-use propylon_e2e::{Client, Engine, Origin, holds};
+use propylon_e2e::{Certificates, Client, Engine, Origin, holds};
 use serde_json::Value;
 
 const FORWARD: &str = "forward = { backend = \"sso\", copy = [\"Remote-Groups\"], user_from = \"Remote-User\" }, \
@@ -155,4 +156,95 @@ fn a_body_waits_for_the_answer_and_a_client_that_goes_away_ends_the_question() {
     let said = curl(&["--http2", "--max-time", "0.3", "--cookie", "session=slow", &url]);
     assert!(!said.status.success());
     holds("that question has ended as well", || sso.said().iter().filter(|line| *line == "gone").count() == 2);
+}
+
+#[test]
+fn nginx_is_asked_over_http2_with_tls() {
+    let pem = Certificates::shared().ec();
+    let locations = "location /verify {\n add_header Remote-User $cookie_session always;\n\
+                     if ($cookie_session = ann) { return 204; }\n\
+                     if ($cookie_session = \"\") { return 302 https://login.test$http_x_forwarded_uri; }\n\
+                     return 403 \"no $http_x_forwarded_method $server_protocol $host\";\n}";
+    let (nginx, origin) = (Nginx::secure_http2("sso", &pem, locations), Origin::mirror());
+    let ca = Certificates::shared().ca();
+    let more = format!(
+        "protocol = \"h2\"\ntls = {{ ca = \"{}\", server_name = \"localhost\" }}\n{}",
+        ca.display(),
+        route(&FORWARD.replace("\"sso\"", "\"sso\", path = \"/verify\", host = \"sso.test\""))
+    );
+    let engine = engine(&nginx.address().to_string(), &origin, &more);
+    let url = engine.url("tls");
+    for version in ["--http1.1", "--http2"] {
+        let said = curl(&[version, "--cookie", "session=ann", "--data", "hi", &url]).ok().text();
+        assert!(said.contains("\r\nRemote-User: ann\r\n") && said.ends_with("\r\n\r\nhi"), "{said}");
+        let said = curl(&[version, "--include", "--cookie", "session=bob", "--data", "hi", &url]).ok().text();
+        assert!(said.contains(" 403") && said.ends_with("no POST HTTP/2.0 sso.test"), "{said}");
+        let said = curl(&[version, "--include", &format!("{url}/a?b")]).ok().text();
+        assert!(said.to_lowercase().contains("\r\nlocation: https://login.test/a?b\r\n"), "{said}");
+    }
+    assert_eq!(origin.received().len(), 2);
+}
+
+#[test]
+fn a_question_is_repeated_where_its_connection_turns_out_to_be_closed() {
+    let sso = Origin::scripted(|peer| {
+        if peer.read_head().is_some() {
+            peer.send("HTTP/1.1 200 OK\r\nRemote-User: ann\r\nContent-Length: 0\r\n\r\n");
+            // The next one on this connection is not heard.
+            peer.read_head();
+            peer.close();
+        }
+    });
+    let origin = Origin::mirror();
+    let engine = engine(&sso.address().to_string(), &origin, &format!("retries = 0\n{}", route(FORWARD)));
+    let mut client = engine.client("web");
+    for _ in 0..3 {
+        assert_eq!(ask(&mut client, "/", "").status, 200);
+    }
+    assert_eq!((sso.connections(), failures(&engine, "auth-failed")), (3, 0.0));
+}
+
+#[test]
+fn a_request_whose_question_is_out_ends_by_the_configuration_it_began_with() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let engine = engine(&sso.address().to_string(), &origin, &route(FORWARD));
+    let mut client = engine.client("web");
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\nCookie: session=held\r\n\r\n");
+    holds("the question is there", || questions(&sso).len() == 1);
+    let text = std::fs::read_to_string(engine.folder().join("propylon.toml")).expect("its configuration");
+    let backend = format!("[backend.sso]\nservers = [\"{}\"]\n", sso.address());
+    let routes = "[[route]]\nrespond = { status = 410 }\n[[route]]\npath = \"/app\"\nbackend = \"app\"\n";
+    engine.rewrite(&text.replace(&backend, "").replace(&route(FORWARD), routes));
+    engine.reload();
+    holds("the new routes are in effect", || ask(&mut engine.client("web"), "/", "").status == 410);
+    ask(&mut Client::plain(sso.address()), "/release", "");
+    let response = client.read_response();
+    assert!(response.status == 200 && response.text().contains("\r\nRemote-User: ann\r\n"), "{}", response.text());
+}
+
+#[test]
+fn another_proof_spares_the_question_and_the_question_has_the_requests_id() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let hash = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
+    let any = "any = [{ api_key = { file = \"keys\" } }, { forward = { backend = \"sso\", user_from = \"Remote-User\" } }], \
+               user_to = \"Remote-User\"";
+    let config = format!(
+        "[listener.web]\nbind = \"127.0.0.1:0\"\nrequest_id = true\n[backend.app]\nservers = [\"{}\"]\n\
+         [backend.sso]\nservers = [\"{}\"]\n{}",
+        origin.address(),
+        sso.address(),
+        route(any)
+    );
+    // The hash of `key`.
+    let engine = Engine::start_beside(&[("keys", &format!("ci:{hash}\n"))], &config);
+    let mut client = engine.client("web");
+    assert!(ask(&mut client, "/", "X-API-Key: key\r\n").text().contains("\r\nRemote-User: ci\r\n"));
+    assert!(questions(&sso).is_empty());
+    let text = ask(&mut client, "/", "X-API-Key: other\r\nCookie: session=ann\r\n").text();
+    assert!(text.contains("\r\nRemote-User: ann\r\n"), "{text}");
+    let asked = questions(&sso);
+    let [id] = field(&asked[0], "X-Request-ID")[..] else { panic!("{asked:?}") };
+    assert!(text.contains(&format!("X-Request-ID: {id}\r\n")), "{id}: {text}");
+    let response = ask(&mut client, "/", "X-API-Key: other\r\n");
+    assert_eq!((response.status, response.text().as_str()), (401, "who are you?"));
 }

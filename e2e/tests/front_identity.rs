@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use propylon_e2e::http::Response;
 use propylon_e2e::program::{curl, run};
-use propylon_e2e::python::python;
-use propylon_e2e::{Client, Engine, Origin, binaries, holds};
+use propylon_e2e::python::{PythonServer, python};
+use propylon_e2e::{Certificates, Client, Engine, Origin, binaries, holds};
 
 /// A line of a file of users, as `htpasswd -B` makes it.
 fn bcrypt(name: &str, password: &str, cost: &str) -> String {
@@ -399,4 +399,157 @@ fn tokens_of_another_makers_issuer_are_good_and_hostile_ones_are_not() {
     assert_eq!(ask(&mut client, "/", &format!("{bearer}\r\n{bearer}\r\n")).status, 401);
     let twice = format!("Cookie: session={good}; session={good}\r\n");
     assert_eq!(ask(&mut client, "/cookie", &twice).status, 401);
+}
+
+/// An issuer of another maker that publishes its keys over https.
+struct Issuer(PythonServer);
+
+impl Issuer {
+    fn start() -> Issuer {
+        let pem = Certificates::shared().rsa().display().to_string();
+        Issuer(PythonServer::start("issuer.py", &[&pem, "https://id.test", "shop"]))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("https://localhost:{}/{path}", self.0.address().port())
+    }
+
+    fn ask(&self, path: &str) -> String {
+        curl(&[&self.url(path)]).ok().text()
+    }
+
+    fn token(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.ask("token"))
+    }
+
+    /// A route for its tokens, by the keys of its URL.
+    fn route(&self) -> String {
+        format!(
+            "[[route]]\nbackend = \"app\"\nauth = {{ jwt = {{ issuer = \"https://id.test\", audience = \"shop\", \
+             keys_url = \"{}\", keys_ca = \"{}\", keys_refresh = \"10s\" }}, user_to = \"X-User\" }}\n",
+            self.url("keys"),
+            Certificates::shared().ca().display()
+        )
+    }
+}
+
+#[test]
+fn an_issuers_keys_are_fetched_kept_and_replaced() {
+    let (issuer, origin) = (Issuer::start(), Origin::mirror());
+    issuer.ask("be/broken");
+    // Between two requests an origin waits for so long and no longer.
+    let engine = engine(&[], &origin, &format!("timeouts = {{ idle = \"1s\" }}\n{}", issuer.route()));
+    let mut client = engine.client("web");
+    // Nobody can say whether a token is good; that there is none is known.
+    assert_eq!(ask(&mut client, "/", "").status, 401);
+    let response = ask(&mut client, "/", &issuer.token());
+    let said = (response.status, response.text(), response.field("Retry-After"));
+    assert_eq!(said, (503, "503 Service Unavailable: keys-missing\n".into(), Some("2")));
+    let tells = |part: &str| holds(part, || engine.stderr().iter().any(|line| line.contains(part)));
+    tells("status 500; tokens are answered with 503 until there are some");
+    engine.metric_reaches("propylon_identity_failing_urls", &[], 1.0);
+    issuer.ask("be/well");
+    holds("the keys are there", || ask(&mut client, "/", &issuer.token()).status == 200);
+    engine.metric_reaches("propylon_identity_failing_urls", &[], 0.0);
+    assert!(ask(&mut client, "/", &issuer.token()).text().contains("\r\nX-User: ann\r\n"));
+    // A reload keeps them, whether the URL answers or not.
+    issuer.ask("be/elsewhere");
+    let old = issuer.token();
+    engine.reload();
+    assert_eq!(ask(&mut client, "/", &old).status, 200);
+    // What cannot be used replaces nothing.
+    tells("it leads on to \"http://127.0.0.1:1/keys\", where nobody follows");
+    issuer.ask("be/endless");
+    tells("its answer cannot be read: length limit exceeded; those from before stay in use");
+    issuer.ask("be/rubbish");
+    tells("it has no key for any of the `algorithms`");
+    assert_eq!(ask(&mut client, "/", &old).status, 200);
+    // A token that names another key has them fetched again.
+    issuer.ask("rotate");
+    issuer.ask("be/well");
+    let new = issuer.token();
+    holds("the new key is known", || ask(&mut client, "/", &new).status == 200);
+    assert_eq!(ask(&mut client, "/", &old).status, 401);
+}
+
+#[test]
+fn files_that_are_watched_are_taken_up_whole_or_not_at_all() {
+    let origin = Origin::mirror();
+    let key = "a".repeat(64);
+    let files = [("users", bcrypt("ann", "pw", "4")), ("keys", format!("ci:{key}\n"))];
+    let route = "[[route]]\nbackend = \"app\"\nauth = { any = [{ api_key = { file = \"keys\" } }, { basic = { file = \
+                 \"users\" } }], watch = \"1s\" }\n";
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let engine = engine(&files, &origin, route);
+    let mut client = engine.client("web");
+    assert_eq!(ask(&mut client, "/", &basic("ann", "pw")).status, 200);
+    assert_eq!(ask(&mut client, "/", &basic("bob", "pw")).status, 401);
+    let replace = |text: &str| {
+        let file = engine.folder().join("users");
+        std::fs::write(file.with_extension("new"), text).expect("written");
+        std::fs::rename(file.with_extension("new"), file).expect("in its place");
+    };
+    replace(&bcrypt("bob", "pw", "4"));
+    holds("bob is known", || ask(&mut client, "/", &basic("bob", "pw")).status == 200);
+    assert_eq!(ask(&mut client, "/", &basic("ann", "pw")).status, 401);
+    replace("bob:secret\n");
+    engine.metric_reaches("propylon_identity_unusable_files", &[], 1.0);
+    let tells = |part: &str| engine.stderr().iter().any(|line| line.contains(part));
+    holds("it is said", || tells("perhaps the password itself; what it said before stays in use"));
+    assert_eq!(ask(&mut client, "/", &basic("bob", "pw")).status, 200);
+    replace(&bcrypt("cleo", "pw", "4"));
+    engine.metric_reaches("propylon_identity_unusable_files", &[], 0.0);
+    holds("cleo is known", || ask(&mut client, "/", &basic("cleo", "pw")).status == 200);
+    assert!(!engine.stderr().iter().any(|line| line.contains("secret")));
+}
+
+#[test]
+fn one_of_several_proofs_lets_in_and_all_are_asked_for() {
+    let origin = Origin::mirror();
+    let hash = |key: &str| {
+        let mut command = Command::new("sha256sum");
+        command.arg("-");
+        let said = run(command, key.as_bytes(), Duration::from_secs(60)).ok().text();
+        said.split(' ').next().expect("a hash").to_string()
+    };
+    let tokens = python("tokens.py", &["https://id.test", "shop"]).ok().text();
+    let (set, tokens) = tokens.split_once('\n').expect("a set of keys and tokens");
+    let token = |name: &str| {
+        let line = tokens.lines().find(|line| line.starts_with(&format!("{name} "))).expect("a token");
+        format!("Authorization: Bearer {}\r\n", line.rsplit(' ').next().expect("a token"))
+    };
+    let route = "[[route]]\nbackend = \"app\"\nauth = { any = [{ jwt = { issuer = \"https://id.test\", audience = \"shop\", \
+                 keys_file = \"keys.json\" } }, { api_key = { file = \"keys\" } }, { basic = { file = \"users\" } }], \
+                 user_to = \"X-User\", hide_credentials = true }\n";
+    let users = bcrypt("dora", "pw", "4");
+    let keys = format!("ci:{}\n", hash("key"));
+    let engine = engine(&[("keys.json", set), ("keys", &keys), ("users", &users)], &origin, route);
+    let mut client = engine.client("web");
+    for (fields, user) in [
+        (token("ES256"), "ann"),
+        ("X-API-Key: key\r\n".into(), "ci"),
+        (basic("dora", "pw"), "dora"),
+        // One that is no good does no harm to one that is.
+        (format!("X-API-Key: other\r\n{}", basic("dora", "pw")), "dora"),
+        (format!("X-API-Key: key\r\n{}", token("expired")), "ci"),
+    ] {
+        let text = ask(&mut client, "/", &fields).text();
+        assert!(text.contains(&format!("\r\nX-User: {user}\r\n")), "{fields}: {text}");
+        assert!(!text.contains("Authorization") && !text.contains("X-API-Key"), "{text}");
+    }
+    let plain = "Bearer realm=\"restricted\"";
+    let expired = format!("{plain}, error=\"invalid_token\", error_description=\"the token has expired\"");
+    for (fields, bearer, fault) in [
+        (String::new(), plain, "credentials-missing"),
+        ("X-API-Key: other\r\n".into(), plain, "credentials-refused"),
+        (basic("dora", "other"), plain, "credentials-refused"),
+        (token("expired"), &expired, "token-expired"),
+    ] {
+        let response = ask(&mut client, "/", &fields);
+        let challenges = [bearer, "Key realm=\"restricted\"", "Basic realm=\"restricted\", charset=\"UTF-8\""];
+        assert_eq!((response.status, response.fields("WWW-Authenticate")), (401, challenges.to_vec()), "{fields}");
+        assert_eq!(response.text(), format!("401 Unauthorized: {fault}\n"));
+    }
+    let said = curl(&["--http2", "--include", &engine.url("tls")]).ok().text();
+    assert_eq!(said.matches("\r\nwww-authenticate: ").count(), 3, "{said}");
 }

@@ -449,7 +449,7 @@ mod tests {
         compress = { encodings = ["gzip", "zstd"], types = ["text/*"], minimum = 9, level = { gzip = 1, zstd = 2 }, credentials = "never", busy_max = 50 }
         match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443] }
         backend = "quick"
-        auth = { basic = { file = "users", realm = "Staff", remember = "1m" }, user_to = "X-User", hide_credentials = true }
+        auth = { basic = { file = "users", realm = "Staff", remember = "1m" }, user_to = "X-User", hide_credentials = true, watch = "10s" }
         request = { set = { X-Real-IP = "{client.ip}", X-Brace = "{{x}}" }, add = { X-Server = "{upstream.server}" }, append = { X-Way = "edge" }, remove = ["X-Debug"], host = "app.internal:81", path = { strip = "/quick" }, query = { set = { v = "3" }, add = { w = "{request.method}" }, remove = ["utm_source"] } }
         response = { set = { Cache-Control = "no-store" }, add = { Link = "</a>" }, append = { Vary = "Origin" }, remove = ["Server", "Via"], cookies = { secure = true, http_only = false, same_site = "lax", domain = "shop.example", path = "/quick" }, location = [{ from = "/", to = "https://{request.host}/quick/" }] }
         security_headers = "strict"
@@ -462,8 +462,12 @@ mod tests {
         auth = { forward = { backend = "app", path = "/verify?x=1", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }
         backend = "quick"
         [[route]]
+        path = "/fetched"
+        auth = { jwt = { issuer = "https://id.test", audience = "a", keys_url = "https://id.test/keys", keys_ca = "ca.pem", keys_refresh = "1m", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }
+        backend = "quick"
+        [[route]]
         path = "/any"
-        auth = { any = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User" }
+        auth = { any = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { jwt = { issuer = "https://id.test", audience = "a", keys_url = "https://id.test/keys", keys_ca = "ca.pem", keys_refresh = "1m" } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User", watch = "9s" }
         backend = "quick"
         [[route]]
         path = "/query"

@@ -220,7 +220,7 @@ fn every_key_of_a_route_reaches_the_model() {
     let auth = pattern.steps.auth.as_ref().expect("it asks for a token");
     let [Proof::Jwt(jwt)] = &auth.proofs[..] else { panic!("{auth:?}") };
     assert_eq!((jwt.issuer.as_str(), &jwt.audience[..]), ("https://id.test", &["shop".to_string()][..]));
-    assert_eq!(jwt.keys_file, Path::new("/etc/propylon/jwks.json"));
+    assert_eq!(jwt.keys, propylon_config::TokenKeys::File { keys_file: "/etc/propylon/jwks.json".into() });
     assert_eq!((jwt.leeway, jwt.algorithms.len()), (Duration::from_secs(30), 5));
     assert_eq!((auth.fields().collect::<Vec<_>>(), auth.hide_credentials), (vec!["X-User"], true));
     let auth = sso.steps.auth.as_ref().expect("it asks for one of two");

@@ -23,6 +23,7 @@ pub mod names;
 pub mod opening;
 pub mod origin;
 pub mod problems;
+mod proofs;
 pub mod reload;
 pub mod requests;
 pub mod sandbox;

@@ -36,6 +36,7 @@ use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, Differing, FOR_LIFE, MergedConfig, Wrong, collect_differing, has_error};
 use crate::problems::{problem, with_path};
+use crate::proofs::Proofs;
 use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
@@ -62,6 +63,7 @@ pub struct Reloader {
     config_status: Rc<RefCell<ConfigStatus>>,
     older: Vec<SupersededSnapshot>,
     certificates: Certificates,
+    proofs: Proofs,
     /// Renewer of ordered certificates, on a thread of its own.
     orders: Arc<Renewer>,
     /// Uploads that are yet to be removed from the key process's folder.
@@ -108,6 +110,7 @@ impl Reloader {
         let InitialState { path, merged, snapshot, unusable, sandbox, orders, publish } = initial;
         let certificates = Certificates::new(&snapshot, Instant::now());
         certificates.set_load_failures(&snapshot.config, &unusable);
+        let proofs = Proofs::new(&snapshot, Instant::now());
         let origin = origin_json(&merged);
         let overrides = merged.state.overrides();
         let config_status =
@@ -126,6 +129,7 @@ impl Reloader {
             config_status,
             older,
             certificates,
+            proofs,
             orders,
             leftovers,
             sandbox,
@@ -164,6 +168,7 @@ impl Reloader {
                 _ = seconds.tick() => {
                     if let Some(_turn) = turn(handover.as_ref()) {
                         self.watch_certificates().await;
+                        self.watch_proofs().await;
                         self.watch_file().await;
                     }
                     self.review_older();
@@ -280,6 +285,7 @@ impl Reloader {
         upload.iter_mut().for_each(|upload| upload.kept = true);
         prepared.snapshot.renew_links();
         if files == Files::ReadAgain {
+            self.proofs.forget_errors();
             self.certificates.set_load_failures(&prepared.merged.config, &prepared.kept);
         } else {
             self.certificates.forget_load_failures(&self.snapshot(), &prepared.snapshot);
@@ -452,6 +458,7 @@ impl Reloader {
         listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
         self.certificates.reload(&snapshot, Instant::now());
+        self.proofs.reload(&snapshot.config, Instant::now());
         let snapshot = Arc::new(snapshot);
         self.health.reload(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &self.telemetry));
@@ -611,6 +618,25 @@ impl Reloader {
                 log::error!("certificates could not be read again; those from before stay in use");
             }
         }
+    }
+
+    /// Reads changed files of proofs again, and fetches issuers' keys.
+    async fn watch_proofs(&mut self) {
+        while let Some(path) = self.proofs.changed_file(Instant::now()) {
+            if let Some(gates) = self.proofs.read_again(&self.snapshot(), &path) {
+                let next = self.snapshot().with_gates(gates);
+                self.publish(next).await;
+            }
+        }
+        if let Some(gates) = self.proofs.take_fetched(&self.snapshot(), Instant::now()) {
+            let next = self.snapshot().with_gates(gates);
+            self.publish(next).await;
+        }
+        self.proofs.fetch(&self.snapshot(), Instant::now());
+        let (files, urls) = self.proofs.failing();
+        let identity = &self.telemetry.process.identity;
+        self.column().set(identity.unusable_files, files as i64);
+        self.column().set(identity.failing_urls, urls as i64);
     }
 
     /// Counts and logs certificate files that could not be used; returns whether there are any.

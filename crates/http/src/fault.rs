@@ -140,6 +140,7 @@ faults! {
     CredentialsRefused = "credentials-refused", Identity, Client, 401;
     TokenExpired = "token-expired", Identity, Client, 401;
     PasswordsBusy = "passwords-busy", Identity, Engine, 503;
+    KeysMissing = "keys-missing", Identity, Engine, 503;
     AuthRefused = "auth-refused", Identity, Client, 401;
     AuthFailed = "auth-failed", Identity, Server, 503;
     // Requests that were cut short on the client's side.

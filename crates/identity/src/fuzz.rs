@@ -19,7 +19,7 @@ pub fn read(bytes: &[u8]) {
     let tokens = Tokens::new(&Jwt {
         issuer: "i".into(),
         audience: vec!["a".into()],
-        keys_file: "k".into(),
+        keys: propylon_config::TokenKeys::File { keys_file: "k".into() },
         algorithms: TokenAlgorithm::ALL.map(|(name, _)| name.to_string()).to_vec(),
         kind: None,
         cookie: None,

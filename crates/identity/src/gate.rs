@@ -2,6 +2,7 @@
 //! to be checked first.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
@@ -11,7 +12,7 @@ use propylon_http::h1::{RequestHead, ResponseHead, cookies};
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
-use crate::key_set::KeySet;
+use crate::key_set::{Fetched, KeySet};
 use crate::question::{Forward, Question};
 use crate::tokens::{BadToken, Tokens};
 use crate::users::{PasswordCheck, Users};
@@ -42,8 +43,31 @@ pub(crate) enum Asked {
     Basic { users: Arc<Users>, remember: Duration },
     KeyIn { field: String, keys: Arc<ApiKeys> },
     KeyInQuery { parameter: String, keys: Arc<ApiKeys> },
-    Token { cookie: Option<String>, tokens: Box<Tokens>, keys: Arc<KeySet> },
+    Token { cookie: Option<String>, tokens: Box<Tokens>, keys: Keys },
     Forward(Box<Forward>),
+}
+
+/// Keys of an issuer.
+pub(crate) enum Keys {
+    Read(Arc<KeySet>),
+    Fetched(Arc<Fetched>),
+}
+
+impl Keys {
+    /// The keys; `None` where they have not come yet.
+    fn set(&self) -> Option<&KeySet> {
+        match self {
+            Keys::Read(keys) => Some(keys),
+            Keys::Fetched(fetched) => fetched.keys.as_ref(),
+        }
+    }
+
+    /// Takes note that a token names a key that is not there.
+    fn miss(&self) {
+        if let Keys::Fetched(fetched) = self {
+            fetched.is_missed.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Outcome of a look at a request.
@@ -108,7 +132,11 @@ impl Looked {
     }
 
     fn refuse(&mut self, fault: Fault, said: Option<String>) {
-        self.fault.get_or_insert(fault);
+        // Where a proof cannot be judged, it may be good.
+        match self.fault {
+            Some(_) if fault != Fault::KeysMissing => {}
+            _ => self.fault = Some(fault),
+        }
         self.said.extend(said.map(|said| (self.next - 1, said)));
     }
 }
@@ -213,15 +241,21 @@ impl Gate {
 
     fn token(
         &self,
-        (tokens, keys, challenge): (&Tokens, &KeySet, &str),
+        (tokens, keys, challenge): (&Tokens, &Keys, &str),
         credentials: Credentials<'_>,
         now: u64,
     ) -> One<'_> {
         let checked = match credentials {
             Credentials::Missing => return One::Missing,
             Credentials::Malformed => Err(BadToken::Malformed),
-            Credentials::Are(token) => tokens.check(token, keys, now),
+            Credentials::Are(token) => {
+                let Some(set) = keys.set() else { return One::Bad(Fault::KeysMissing, None) };
+                tokens.check(token, set, now)
+            }
         };
+        if let Err(BadToken::Key) = checked {
+            keys.miss();
+        }
         // A subject that servers are to be told of has to be there.
         let checked = checked.and_then(|said| match said.subject.is_none() && self.user_to.is_some() {
             true => Err(BadToken::Claim),

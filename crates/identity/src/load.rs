@@ -6,16 +6,17 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use propylon_config::{Action, At, Auth, BackendId, Config, Proof, Route};
-use propylon_crypto::{is_open_to_all, sha256};
+use propylon_config::{Action, At, Auth, BackendId, Config, Jwt, KeysUrl, Proof, Route, TokenKeys};
+use propylon_crypto::{TokenAlgorithm, is_open_to_all, sha256};
 use propylon_http::h1::RequestHead;
 
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
-use crate::gate::{Asked, Demand, Gate, challenge};
-use crate::key_set::KeySet;
+use crate::gate::{Asked, Demand, Gate, Keys, challenge};
+use crate::key_set::{Fetched, KeySet};
 use crate::lines::BadLine;
 use crate::question::Forward;
 use crate::tokens::{self, Tokens};
@@ -40,6 +41,10 @@ pub struct Problem {
     pub error: Option<io::ErrorKind>,
 }
 
+/// Set of keys by its URL, the authorities that are trusted for that, and the algorithms that decide on the keys that
+/// are of use.
+pub type FetchId = (String, Option<PathBuf>, Vec<String>);
+
 /// Gates with their files' contents.
 #[derive(Default)]
 pub struct Loaded {
@@ -50,16 +55,71 @@ pub struct Loaded {
     key_sets: HashMap<(PathBuf, Vec<String>), Arc<KeySet>>,
     /// Parameters of queries that keys are in, each once.
     parameters: Vec<String>,
+    /// Sets that are fetched, whatever the files are.
+    fetched: HashMap<FetchId, Arc<Fetched>>,
     /// Hashes of what was read.
     contents: BTreeMap<PathBuf, [u8; 32]>,
 }
 
 impl Loaded {
-    /// Compiles the gates of a configuration. Files that `known` has are not read again.
+    /// Compiles the gates of a configuration. Files that `known` has are not read again, but for those that `is_read`
+    /// says; keys that were fetched stay.
     ///
     /// # Errors
     /// All files that cannot be used. Problems beside the gates are warnings.
-    pub fn load(config: &Config, known: Option<&Loaded>) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
+    pub fn load(
+        config: &Config,
+        known: Option<&Loaded>,
+        is_read: impl Fn(&Path) -> bool,
+    ) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
+        let known = known.map(|known| known.without(is_read));
+        Loaded::load_beside(config, known.as_ref())
+    }
+
+    /// The same without some files.
+    fn without(&self, is_out: impl Fn(&Path) -> bool) -> Loaded {
+        fn kept<T>(all: &HashMap<PathBuf, Arc<T>>, is_out: &impl Fn(&Path) -> bool) -> HashMap<PathBuf, Arc<T>> {
+            let stay = all.iter().filter(|(path, _)| !is_out(path));
+            stay.map(|(path, value)| (path.clone(), Arc::clone(value))).collect()
+        }
+        let key_sets = self.key_sets.iter().filter(|((path, _), _)| !is_out(path));
+        let contents = self.contents.iter().filter(|(path, _)| !is_out(path));
+        Loaded {
+            gates: Gates::new(),
+            users: kept(&self.users, &is_out),
+            api_keys: kept(&self.api_keys, &is_out),
+            key_sets: key_sets.map(|(id, keys)| (id.clone(), Arc::clone(keys))).collect(),
+            fetched: self.fetched.clone(),
+            contents: contents.map(|(path, hash)| (path.clone(), *hash)).collect(),
+        }
+    }
+
+    /// Compiles the gates again with the keys that an issuer has sent. `None` where these are what is in use.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words.
+    pub fn with_keys(&self, config: &Config, id: &FetchId, text: &[u8]) -> Result<Option<Loaded>, String> {
+        let Some(earlier) = self.fetched.get(id) else { return Ok(None) };
+        let digest = sha256(text);
+        if earlier.keys.is_some() && earlier.digest == digest {
+            return Ok(None);
+        }
+        let algorithms: Vec<_> = id.2.iter().filter_map(|name| TokenAlgorithm::of(name)).collect();
+        let keys = KeySet::parse(text, &algorithms)
+            .map_err(|bad| bad.first().map_or_else(String::new, |bad| bad.what.clone()))?;
+        let is_missed = Arc::clone(&earlier.is_missed);
+        let mut known = self.without(|_| false);
+        known.fetched.insert(id.clone(), Arc::new(Fetched { keys: Some(keys), digest, is_missed }));
+        let loaded = Loaded::load_beside(config, Some(&known));
+        loaded.map(|(loaded, _)| Some(loaded)).map_err(|_| "files of other proofs cannot be read".into())
+    }
+
+    /// Sets that are fetched: whether their keys are there, and a word that says that one was missed.
+    pub fn fetched(&self) -> impl Iterator<Item = (&FetchId, bool, &AtomicBool)> {
+        self.fetched.iter().map(|(id, fetched)| (id, fetched.keys.is_some(), &*fetched.is_missed))
+    }
+
+    fn load_beside(config: &Config, known: Option<&Loaded>) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
         let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
         let told = told_by_backend(config);
         for route in &config.routes {
@@ -150,16 +210,38 @@ impl Loaded {
                 }
             }
             Proof::Jwt(jwt) => {
-                let before = known.map(|known| &known.key_sets);
-                let keys = once(&mut self.key_sets, before, (jwt.keys_file.clone(), jwt.algorithms.clone()), || {
-                    read((&jwt.keys_file, at), (problems, &mut self.contents), Secrecy::Public, |text| {
-                        KeySet::parse(text, &tokens::algorithms(jwt))
-                    })
-                })?;
+                let keys = match &jwt.keys {
+                    TokenKeys::File { keys_file } => Keys::Read(self.key_set((keys_file, at), jwt, known, problems)?),
+                    TokenKeys::Url(url) => Keys::Fetched(self.keys_of(url, jwt, known)),
+                };
                 Asked::Token { cookie: jwt.cookie.clone(), tokens: Box::new(Tokens::new(jwt)), keys }
             }
             Proof::Forward(forward) => Asked::Forward(Box::new(Forward::new(forward))),
         })
+    }
+}
+
+impl Loaded {
+    fn key_set(
+        &mut self,
+        (path, at): (&PathBuf, At),
+        jwt: &Jwt,
+        known: Option<&Loaded>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Arc<KeySet>> {
+        let before = known.map(|known| &known.key_sets);
+        once(&mut self.key_sets, before, (path.clone(), jwt.algorithms.clone()), || {
+            read((path, at), (problems, &mut self.contents), Secrecy::Public, |text| {
+                KeySet::parse(text, &tokens::algorithms(jwt))
+            })
+        })
+    }
+
+    /// Keys of a URL: those that are known, or none for now.
+    fn keys_of(&mut self, url: &KeysUrl, jwt: &Jwt, known: Option<&Loaded>) -> Arc<Fetched> {
+        let id = (url.address.url.clone(), url.keys_ca.clone(), jwt.algorithms.clone());
+        let before = known.and_then(|known| known.fetched.get(&id)).cloned();
+        Arc::clone(self.fetched.entry(id).or_insert_with(|| before.unwrap_or_default()))
     }
 }
 

@@ -155,6 +155,7 @@ pub struct ProcessMetrics {
     pub certificate_reloads: CertificateReloads,
     pub certificate_reload_errors: Counter,
     pub unusable_files: Gauge,
+    pub identity: ProofMetrics,
     pub ready_certificates: ReadyMetrics,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
@@ -373,6 +374,29 @@ impl ProcessMetrics {
     }
 }
 
+/// What proofs of whom requests are from are compared with, and cannot be.
+pub struct ProofMetrics {
+    pub unusable_files: Gauge,
+    pub failing_urls: Gauge,
+}
+
+impl ProofMetrics {
+    fn new(r: &mut Registry) -> ProofMetrics {
+        ProofMetrics {
+            unusable_files: r.gauge(
+                "propylon_identity_unusable_files",
+                "Watched files of users, keys and issuers that could not be used when they were last read.",
+                &[],
+            ),
+            failing_urls: r.gauge(
+                "propylon_identity_failing_urls",
+                "URLs of issuers' keys whose last fetch has failed.",
+                &[],
+            ),
+        }
+    }
+}
+
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
         certificate_reloads: CertificateReloads::new(r),
@@ -386,6 +410,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             "Files of certificates, keys or authorities that could not be used when they were last read.",
             &[],
         ),
+        identity: ProofMetrics::new(r),
         ready_certificates: ReadyMetrics::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(

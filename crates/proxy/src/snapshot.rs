@@ -233,7 +233,7 @@ impl Snapshot {
         let links = reload_links(&config, earlier, files, &mut findings);
         let known = earlier.and_then(|earlier| Some((&*earlier.config, earlier.collector.as_ref()?)));
         let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
-        let known = earlier.filter(|_| files == Files::AsTheyWere).map(|earlier| &earlier.gates);
+        let known = (earlier.map(|earlier| &earlier.gates), files == Files::ReadAgain);
         let gates = gates::reload(&config, known, &mut findings);
         let signers = reload_signers(&config, earlier, unfound, &mut findings);
         let known = (earlier.map(|earlier| &*earlier.bodies), files == Files::ReadAgain);
@@ -334,6 +334,11 @@ impl Snapshot {
     /// The snapshot with its sockets.
     pub fn bound(self, sockets: Vec<Bound>) -> Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
+    }
+
+    /// The snapshot with other gates.
+    pub fn with_gates(&self, gates: Arc<propylon_identity::Loaded>) -> Snapshot {
+        Snapshot { generation: self.generation + 1, gates, ..self.clone() }
     }
 
     /// The snapshot with other certificates for clients, and for servers.

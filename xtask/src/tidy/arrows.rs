@@ -135,6 +135,7 @@ const CRATES: &[CrateRules] = &[
             "observe",
             "policy",
             "http",
+            "identity",
             "net",
             "tls",
             "acme",

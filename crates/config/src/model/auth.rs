@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{At, BackendId};
+use super::{At, BackendId, BackendTls, WebAddress};
 use crate::shown;
 
 /// Proof that requests of a route have to bring before anything is done for them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Auth {
     /// Proofs, any of which will do; they are looked for in this order.
     #[serde(flatten, serialize_with = "any")]
@@ -19,13 +19,16 @@ pub struct Auth {
     pub user_to: Option<String>,
     /// Whether servers do without what proved it. Default no.
     pub hide_credentials: bool,
+    /// Time after which it is looked whether files have changed. Absent: they are read with the configuration alone.
+    #[serde(serialize_with = "shown::written")]
+    pub watch: Option<Duration>,
     /// Position of the table.
     #[serde(skip)]
     pub at: At,
 }
 
 /// Kind of proof of whom a request is from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// A name and a password (RFC 7617).
@@ -64,16 +67,16 @@ pub struct ApiKey {
 }
 
 /// Tokens of an issuer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Jwt {
     /// Issuer that tokens have to name (`iss`).
     pub issuer: String,
     /// Audiences, one of which tokens have to be for (`aud`).
     #[serde(serialize_with = "one_or_many")]
     pub audience: Vec<String>,
-    /// File of the issuer's public keys, as a set (RFC 7517 §5).
-    #[serde(serialize_with = "shown::written")]
-    pub keys_file: PathBuf,
+    /// The issuer's public keys, as a set (RFC 7517 §5).
+    #[serde(flatten)]
+    pub keys: TokenKeys,
     /// Algorithms that tokens may be signed by.
     pub algorithms: Vec<String>,
     /// Type that tokens have to say they are (`typ`). Absent: any.
@@ -87,6 +90,37 @@ pub struct Jwt {
     /// Fields in which servers are told claims, with the claims' names.
     #[serde(serialize_with = "pairs", skip_serializing_if = "Vec::is_empty")]
     pub claims_to: Vec<(String, String)>,
+}
+
+/// Place of an issuer's public keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum TokenKeys {
+    /// A file.
+    File {
+        /// File of the set.
+        #[serde(serialize_with = "shown::written")]
+        keys_file: PathBuf,
+    },
+    /// A URL that they are fetched from.
+    Url(KeysUrl),
+}
+
+/// URL that an issuer's public keys are fetched from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeysUrl {
+    /// The URL, of https.
+    #[serde(rename = "keys_url")]
+    pub address: WebAddress,
+    /// File of the authorities that may sign its certificate. Absent: the system's.
+    #[serde(serialize_with = "shown::written")]
+    pub keys_ca: Option<PathBuf>,
+    /// Time after which the keys are fetched again.
+    #[serde(serialize_with = "shown::written")]
+    pub keys_refresh: Duration,
+    /// Terms of TLS with it.
+    #[serde(skip)]
+    pub tls: BackendTls,
 }
 
 /// Another service that says who may come in.
@@ -140,8 +174,16 @@ impl Proof {
         match self {
             Proof::Basic(basic) => Some(&basic.file),
             Proof::ApiKey(keys) => Some(&keys.file),
-            Proof::Jwt(jwt) => Some(&jwt.keys_file),
-            Proof::Forward(_) => None,
+            Proof::Jwt(Jwt { keys: TokenKeys::File { keys_file }, .. }) => Some(keys_file),
+            Proof::Jwt(_) | Proof::Forward(_) => None,
+        }
+    }
+
+    /// URL of what the proof is compared with.
+    pub fn keys_url(&self) -> Option<&KeysUrl> {
+        match self {
+            Proof::Jwt(Jwt { keys: TokenKeys::Url(url), .. }) => Some(url),
+            _ => None,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{
-    AccessLog, Action, AdminBind, At, BackendTls, CertificateSource, Cluster, Config, Respond, Server, ServerAddress,
-    TicketKeys, Trust,
+    AccessLog, Action, AdminBind, At, BackendTls, CertificateSource, Cluster, Config, Proof, Respond, Server,
+    ServerAddress, TicketKeys, Trust,
 };
 
 /// A file or folder that a configuration names.
@@ -80,6 +80,7 @@ impl Config {
         }
         for auth in self.routes.iter().filter_map(|route| route.steps.auth.as_ref()) {
             auth.files().for_each(|file| files.reads(file, auth.at));
+            auth.proofs.iter().filter_map(Proof::keys_url).for_each(|url| files.upstream(&url.tls));
         }
         self.body_files().into_iter().for_each(|(path, at)| files.reads(path, at));
         if let Some(tracing) = &self.tracing {

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use super::conditions::{list, token};
 use super::headers::{checked_name, is_name};
-use super::values::{HOUR, required_file, seconds};
+use super::url::{UrlKey, web_address};
+use super::values::{DAY, HOUR, file, required_file, seconds};
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{ApiKey, Auth, BackendId, Basic, Forward, Jwt, Proof};
+use crate::model::{
+    ApiKey, At, Auth, BackendId, BackendTls, Basic, Forward, Jwt, KeysUrl, Proof, TlsPolicy, TokenKeys, Trust,
+    WebAddress,
+};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -22,6 +26,14 @@ const REMEMBER_DEFAULT: Duration = seconds(300);
 const KEY_HEADER: &str = "X-API-Key";
 const LEEWAY: RangeInclusive<Duration> = Duration::ZERO..=seconds(300);
 const LEEWAY_DEFAULT: Duration = seconds(30);
+const WATCH: RangeInclusive<Duration> = seconds(1)..=DAY;
+const KEYS_REFRESH: RangeInclusive<Duration> = seconds(10)..=DAY;
+const KEYS_REFRESH_DEFAULT: Duration = seconds(300);
+const KEYS_URL: UrlKey = UrlKey {
+    key: "keys_url",
+    fix: "write the URL of the issuer's public keys, its `jwks_uri`",
+    elsewhere: "public keys need no credentials",
+};
 const CLAIMS_MAX: usize = 32;
 const AUDIENCES_MAX: usize = 32;
 const FIELDS_MAX: usize = 32;
@@ -51,14 +63,20 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
     let user_to = table.string("user_to").and_then(|found| checked_name(report, found.value, found.span));
     table.default_is("hide_credentials", || false.into());
     let hide = table.boolean("hide_credentials");
+    let watch = table.duration("watch", WATCH);
     table.close();
     let hide_credentials = hide.is_some_and(|found| found.value);
-    let auth = Auth { proofs, user_to: user_to.map(str::to_string), hide_credentials, at };
+    let watch_interval = watch.map(|found| found.value);
+    let auth = Auth { proofs, user_to: user_to.map(str::to_string), hide_credentials, watch: watch_interval, at };
     if auth.proofs.is_empty() {
         return None;
     }
     if let Some(hide) = hide.filter(|found| found.value) {
         check_hidden(report, &auth, hide.span);
+    }
+    if let Some(watch) = watch.filter(|_| auth.files().next().is_none()) {
+        let what = "`watch` looks after files, and this `auth` has none";
+        report.error(watch.span, what, "remove it; keys of a URL are fetched anew by `keys_refresh`");
     }
     check_fields(report, &auth, section.span);
     Some(auth)
@@ -292,8 +310,7 @@ fn jwt(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Jwt> {
     for found in issuer.iter().chain(&audience) {
         printable(report, "issuer and audience", *found);
     }
-    let fix = "add the file of the issuer's public keys, a JWK set";
-    let keys_file = required_file(&mut section, "keys_file", context.base, fix);
+    let keys = token_keys(context, &mut section);
     let algorithms = algorithms(&mut section);
     let kind = section.string("type");
     let cookie = section.string("cookie");
@@ -312,13 +329,64 @@ fn jwt(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Jwt> {
     Some(Jwt {
         issuer: issuer?.value.to_string(),
         audience: audience.iter().map(|found| found.value.to_string()).collect(),
-        keys_file: keys_file?,
+        keys: keys?,
         algorithms,
         kind: kind.map(|found| found.value.to_string()),
         cookie: cookie.map(|found| found.value.to_string()),
         leeway,
         claims_to,
     })
+}
+
+/// The file of an issuer's public keys, or the URL that they are fetched from.
+fn token_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<TokenKeys> {
+    let report = context.report;
+    section.one_of(&["keys_file", "keys_url"]);
+    let (file_entry, url_entry) = (section.entry("keys_file"), section.entry("keys_url"));
+    if let (Some(_), Some(second)) = (file_entry, url_entry) {
+        report.error(second.key_span, "`jwt` has both `keys_file` and `keys_url`", "remove one of the two");
+    }
+    if file_entry.is_none() && url_entry.is_none() {
+        section.missing_here("keys_file", "add the file of the issuer's public keys, a JWK set, or `keys_url`");
+    }
+    let keys_file = section.string("keys_file").and_then(|found| file(report, "keys_file", found, context.base));
+    let url = section.string("keys_url");
+    let address = url.and_then(|found| web_address(report, KEYS_URL, found));
+    if let (Some(found), Some(WebAddress { is_https: false, .. })) = (url, &address) {
+        let what = "`keys_url`: whoever is on the way could put keys of his own in the place of the issuer's";
+        report.error(found.span, what, "write a URL of https, or name a `keys_file`");
+    }
+    let ca = section.string("keys_ca");
+    let refresh_entry = section.entry("keys_refresh");
+    let refresh = section.duration_or("keys_refresh", KEYS_REFRESH, KEYS_REFRESH_DEFAULT);
+    let idle = ca.map(|found| found.span).or(refresh_entry.map(|entry| entry.key_span));
+    if let (Some(span), None, false) = (idle, url_entry, section.is_described()) {
+        report.error(span, "`keys_ca` and `keys_refresh` are about `keys_url`", "remove it, or add `keys_url`");
+    }
+    let keys_ca = ca.and_then(|found| Some((file(report, "keys_ca", found, context.base)?, found.span)));
+    let trust = keys_ca.as_ref().map(|(path, span)| Trust { path: path.clone(), at: report.at(*span) });
+    if let Some(address) = address {
+        let (tls, keys_ca) = (tls(trust, report.at(section.span)), keys_ca.map(|(path, _)| path));
+        return Some(TokenKeys::Url(KeysUrl { address, keys_ca, keys_refresh: refresh, tls }));
+    }
+    Some(TokenKeys::File { keys_file: keys_file? })
+}
+
+/// Terms of TLS with an issuer: those of a backend's servers, with their defaults.
+fn tls(ca: Option<Trust>, at: At) -> BackendTls {
+    BackendTls {
+        ca: ca.into_iter().collect(),
+        server_name: None,
+        sni: true,
+        verify: true,
+        certificate: None,
+        policy: TlsPolicy::Intermediate,
+        resume: true,
+        watch: None,
+        // There is none to show.
+        allow_world_readable_keys: false,
+        at,
+    }
 }
 
 /// One text, or an array of some.

@@ -256,6 +256,24 @@ pub const TABLE: &[Condition] = &[
         "an attack that tries passwords, or hashes that take too long: limit the requests of each source, or make hashes of a lower cost",
     )
     .only("reason", &["passwords-busy"]),
+    above(
+        "identity-files",
+        "propylon_identity_unusable_files",
+        0,
+        Problem,
+        "{value} of the files of users, keys and issuers cannot be used; what they said before stays in use",
+        "the log names each with what is wrong; mend it",
+    )
+    .logged_elsewhere(),
+    above(
+        "identity-keys",
+        "propylon_identity_failing_urls",
+        0,
+        Problem,
+        "the keys of {value} issuers cannot be fetched; those from before stay in use, and where there are none tokens are answered with 503",
+        "the log names each URL with the reason",
+    )
+    .logged_elsewhere(),
     rises(
         "auth-failed",
         "propylon_identity_refused_total",

@@ -136,6 +136,9 @@ async fn is_right(client: &mut ClientSide<'_>, check: PasswordCheck, remember: D
 fn refuse(client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal) -> After {
     let fault = refusal.fault;
     count(client, fault);
+    if fault == Fault::KeysMissing {
+        return answer_busy(client, request, fault, RETRY_AFTER);
+    }
     request.note.fault = Some(fault);
     let error = word(client, request, &Error::of(fault.status(), fault.label()));
     let fields: Vec<(&str, &str)> =

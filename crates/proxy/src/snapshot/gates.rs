@@ -1,5 +1,6 @@
 //! Proofs that routes ask for: compiled with the files that they go by.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use propylon_config::Config;
@@ -8,10 +9,14 @@ use propylon_tls::{Finding, Severity};
 
 use crate::cores::worker_count;
 
-/// Compiles the gates of a configuration; files that are `known` are not read again.
-pub fn reload(config: &Config, known: Option<&Arc<Loaded>>, findings: &mut Vec<Finding>) -> Arc<Loaded> {
+/// Compiles the gates of a configuration. Files that are `known` are not read again, unless it `reads` all of them.
+pub fn reload(
+    config: &Config,
+    (known, reads): (Option<&Arc<Loaded>>, bool),
+    findings: &mut Vec<Finding>,
+) -> Arc<Loaded> {
     let known = known.map(|known| &**known);
-    let (loaded, problems) = match Loaded::load(config, known) {
+    let (loaded, problems) = match Loaded::load(config, known, |_| reads) {
         Ok(loaded) => loaded,
         Err(problems) => (Loaded::default(), problems),
     };
@@ -22,9 +27,28 @@ pub fn reload(config: &Config, known: Option<&Arc<Loaded>>, findings: &mut Vec<F
     Arc::new(loaded)
 }
 
+/// Reads one file of a configuration's gates again. `None` where it says what it has said. Findings beside gates are
+/// warnings.
+///
+/// # Errors
+/// A file that cannot be used.
+pub fn read_again(
+    config: &Config,
+    known: &Loaded,
+    file: &Path,
+) -> Result<(Option<Arc<Loaded>>, Vec<Finding>), Vec<Finding>> {
+    match Loaded::load(config, Some(known), |path| path == file) {
+        Ok((loaded, warnings)) => {
+            let is_new = known.changed_files(&loaded).next().is_some();
+            Ok((is_new.then(|| Arc::new(loaded)), warnings.into_iter().map(finding).collect()))
+        }
+        Err(problems) => Err(problems.into_iter().map(finding).collect()),
+    }
+}
+
 /// Checks the files of a configuration's gates.
 pub fn check(config: &Config) -> Vec<Finding> {
-    let problems = Loaded::load(config, None).map_or_else(|problems| problems, |(_, warnings)| warnings);
+    let problems = Loaded::load(config, None, |_| true).map_or_else(|problems| problems, |(_, warnings)| warnings);
     problems.into_iter().map(finding).collect()
 }
 

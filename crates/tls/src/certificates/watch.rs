@@ -46,6 +46,11 @@ impl Stamp {
         Stamp::of(paths, now)
     }
 
+    /// Takes the stamp of one file; otherwise as [`Stamp::take`].
+    pub fn of_file(path: &Path, now: SystemTime) -> Stamp {
+        Stamp::of(vec![path.to_path_buf()], now)
+    }
+
     fn of(paths: Vec<PathBuf>, now: SystemTime) -> Stamp {
         let mut files = Context::new(&SHA256);
         let mut unsettled = false;
