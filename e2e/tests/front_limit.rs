@@ -453,3 +453,104 @@ fn a_limit_that_is_adaptive_finds_how_many_threads_its_server_has_and_comes_back
     }
     assert_eq!(engine.client("plain").get("/1").status, 200);
 }
+
+/// A server that answers GET with so many bytes, and says how many have come as the body of any other request.
+fn echo_or_send(bytes: usize) -> Origin {
+    let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+    Origin::answering(move |request| {
+        let at = request.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
+        let said = format!("{}", request.len() - at);
+        let (body, kind) = if request.starts_with(b"GET") { (&body[..], "a") } else { (said.as_bytes(), "b") };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: x/{kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+        [head.as_bytes(), body].concat()
+    })
+}
+
+#[test]
+fn a_throttle_slows_bodies_down_and_neither_changes_them_nor_takes_them_for_stalled() {
+    const BYTES: usize = 160 << 10;
+    let scratch = Scratch::new();
+    let upload = scratch.write("upload", vec![b'u'; BYTES]);
+    let first = echo_or_send(BYTES);
+    let inner = Engine::start(&propylon_e2e::engine::simple(&[first.address()]));
+    let limit = "throttle = { download = \"64KiB\", upload = \"64KiB\" }";
+    let config = format!(
+        "[process]\nworkers = 2\ndrain_timeout = \"1s\"\n[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         timeouts = {{ body = \"200ms\" }}\nlimits = {{ body_rate_min = 1000000 }}\n\
+         [backend.app]\nservers = [\"{}\"]\ntimeouts = {{ body = \"200ms\" }}\n\
+         [[route]]\npath = \"/free\"\nbackend = \"app\"\nthrottle = {{ download = \"64KiB\", after = \"10MiB\" }}\n\
+         [[route]]\npath = \"/small\"\nbackend = \"app\"\nthrottle = {{ download = \"1KiB\" }}\n\
+         [backend.second]\nprotocol = \"h2\"\nservers = [\"{}\"]\ntimeouts = {{ body = \"200ms\" }}\n\
+         [[route]]\npath = \"/second\"\nbackend = \"second\"\n{limit}\n[[route]]\nbackend = \"app\"\n{limit}\n",
+        first.address(),
+        inner.address("plain")
+    );
+    let engine = Engine::start(&config);
+    let body: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    // A fifth of a second is free, and the last piece is not waited for, which may be a few frames of 16 KiB.
+    let least = Duration::from_millis(1_400);
+    std::thread::scope(|scope| {
+        let versions = ["--http1.1", "--http2-prior-knowledge"];
+        for (version, path) in versions.into_iter().flat_map(|version| [(version, "/first"), (version, "/second")]) {
+            let (engine, body, upload, scratch) = (&engine, &body, &upload, &scratch);
+            let url = |path: &str| format!("http://{}{path}", engine.address("plain"));
+            scope.spawn(move || {
+                let (began, out) = (Instant::now(), scratch.join(&format!("{}{}", &version[2..], &path[1..])));
+                curl(&[version, "-o", out.to_str().expect("UTF-8"), &url(path)]).ok();
+                assert!(began.elapsed() >= least, "{version} {path}: {:?}", began.elapsed());
+                assert!(std::fs::read(&out).is_ok_and(|read| read == *body), "{version}");
+                assert!(curl(&[version, "-o", out.to_str().expect("UTF-8"), &url("/free")]).ok().text().is_empty());
+                assert!(std::fs::read(&out).is_ok_and(|read| read == *body), "{version}");
+            });
+            for framing in ["Content-Length: 163840", "Transfer-Encoding: chunked"] {
+                if framing.starts_with("Transfer") && version == "--http2-prior-knowledge" {
+                    continue;
+                }
+                scope.spawn(move || {
+                    let (began, data) = (Instant::now(), format!("@{}", upload.display()));
+                    let said =
+                        curl(&[version, "-H", framing, "-H", "Expect:", "--data-binary", &data, &url(path)]).ok();
+                    assert!(began.elapsed() >= least, "{version}, {framing}: {:?}", began.elapsed());
+                    let counted: usize = said.text().parse().expect("a number");
+                    // Chunks have lines of their own.
+                    assert!((BYTES..BYTES + 2_000).contains(&counted), "{version}, {framing}: {counted}");
+                });
+            }
+        }
+    });
+    for line in engine.log() {
+        assert!(line["fault"].is_null(), "{line}");
+    }
+}
+
+#[test]
+fn a_server_feels_that_its_client_is_throttled() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&sent);
+    let origin = Origin::scripted(move |peer| {
+        if peer.read_head().is_none() {
+            return;
+        }
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 268435456\r\n\r\n");
+        while peer.try_send(&[b'x'; 64 << 10]).is_ok() {
+            count.fetch_add(64 << 10, Ordering::SeqCst);
+        }
+    });
+    let config = format!(
+        "[process]\nworkers = 1\n[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\nbackend = \"app\"\nthrottle = {{ download = \"256KiB\" }}\n",
+        origin.address()
+    );
+    let engine = Engine::start(&config);
+    let mut client = Client::plain(engine.address("plain"));
+    client.send(GET);
+    client.read_head();
+    let before = engine.anonymous_memory();
+    client.read_exact(512 << 10);
+    // Buffers of the kernel take so much at most.
+    assert!(sent.load(Ordering::SeqCst) < 32 << 20, "{}", sent.load(Ordering::SeqCst));
+    assert!(engine.anonymous_memory() < before + (4 << 20));
+    // A client that goes away is noticed, and its server's connection ends.
+    drop(client);
+    engine.metric_reaches("propylon_requests_in_progress", &[("listener", "plain")], 0.0);
+}

@@ -529,6 +529,7 @@ mod tests {
         retries = { attempts = 3, on = ["connect", "timeout", 503], backoff = "25ms" }
         priority = "low"
         body_limit = "2MiB"
+        throttle = { download = "1MiB", upload = "2KiB", after = "3MiB" }
         mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }
         [backend.raw2]
         servers = ["10.0.2.1:80"]

@@ -30,3 +30,4 @@ pub mod signers;
 pub mod sources;
 pub mod split;
 pub mod suspect;
+pub mod throttle;

@@ -383,6 +383,18 @@ impl ResponseChange {
         }
     }
 
+    /// Whether fields of servers do not go on as they came, by which their trailers are to be looked at.
+    pub fn withholds_fields(&self) -> bool {
+        !self.fields.withheld.is_empty()
+    }
+
+    /// Lines of trailers without the fields that do not go on in a head either.
+    pub fn kept_trailers(&self, lines: Vec<u8>) -> Vec<u8> {
+        let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii().to_vec();
+        let is_kept = |line: &&[u8]| !self.fields.withholds(&name(line));
+        lines.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
+    }
+
     /// Fields of an answer of Propylon's own, changed. Its Content-Type is replaced and not removed.
     pub fn change_own(
         &self,
@@ -493,6 +505,17 @@ mod tests {
                 "Cross-Origin-Opener-Policy: same-origin"
             ]
         );
+    }
+
+    #[test]
+    fn what_is_withheld_of_a_head_is_withheld_of_trailers() {
+        let lines = "response = { set = { X-Set = 'a' }, append = { X-Also = 'b' }, add = { X-Add = 'c' }, remove = ['X-Gone'] }";
+        let change = ResponseChange::of(&route(lines)).expect("changes");
+        let trailers = b"x-gone: 1\r\nX-Set : 2\r\nX-Also: 3\r\nX-Add: 4\r\nX-Gone2: X-Gone: 5\r\n";
+        assert!(change.withholds_fields());
+        assert_eq!(change.kept_trailers(trailers.to_vec()), b"X-Add: 4\r\nX-Gone2: X-Gone: 5\r\n");
+        let adds = ResponseChange::of(&route("response = { add = { X-Add = 'c' } }")).expect("changes");
+        assert!(!adds.withholds_fields());
     }
 
     #[test]

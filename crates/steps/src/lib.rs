@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use propylon_config::{
-    Action, BackendId, Compress, Config, Encoding, Errors, PathRules, Redirect, RedirectPath, Respond, Route,
+    Action, BackendId, Compress, Config, Encoding, Errors, PathRules, Redirect, RedirectPath, Respond, Route, Throttle,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::RequestHead;
@@ -76,6 +76,8 @@ pub struct Steps {
     pub retries: Option<Retries>,
     /// Longest body that a request may have, in bytes.
     pub body_limit: Option<u64>,
+    /// Pace of bodies.
+    pub throttle: Option<Throttle>,
     pub mirror: Option<Mirror>,
 }
 
@@ -114,6 +116,7 @@ impl Steps {
             time_limit: steps.timeouts.request,
             retries: steps.retries.as_ref().map(Retries::of),
             body_limit: steps.body_limit,
+            throttle: steps.throttle,
             mirror: steps.mirror.as_ref().map(|mirror| Mirror::of(mirror, random)),
         })
     }

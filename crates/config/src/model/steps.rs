@@ -47,9 +47,24 @@ pub struct Steps {
     pub priority: Priority,
     /// Longest body that a request may have, in bytes. Absent: any.
     pub body_limit: Option<u64>,
+    /// Pace of bodies. Absent: as fast as both sides go.
+    pub throttle: Option<Throttle>,
     /// Copies for another backend. Absent: none.
     #[serde(skip)]
     pub mirror: Option<Mirror>,
+}
+
+/// Pace of a request's bodies: `throttle` of `[[route]]`. Bodies wait, and nobody is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Throttle {
+    /// Bytes of a response's body in a second. Absent: any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub download: Option<u64>,
+    /// Bytes of a request's body in a second. Absent: any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upload: Option<u64>,
+    /// Bytes of either body that go as fast as they can before the rest is slowed down. Default 0.
+    pub after: u64,
 }
 
 impl Steps {

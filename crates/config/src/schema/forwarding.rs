@@ -274,7 +274,7 @@ fn percent(table: &mut Section<'_, '_>) -> Option<u32> {
 
 /// Says which key of a route needs a backend, where it has none.
 pub(super) fn without_backend(section: &mut Section<'_, '_>) {
-    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "mirror"] {
+    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "throttle", "mirror"] {
         let Some(Entry { key_span, .. }) = section.entry(key) else { continue };
         let what = format!("`{key}` is about a backend, and this route has none");
         section.report.error(*key_span, what, "remove it, or give the route a `backend`");

@@ -4,11 +4,14 @@ use std::ops::RangeInclusive;
 
 use super::{answers, auth, change, compress, cors, forwarding, limits};
 use crate::context::Context;
-use crate::model::{Action, BackendId, Split, Steps};
+use crate::model::{Action, BackendId, Split, Steps, Throttle};
 use crate::walk::Section;
 
 /// From no body at all to a TiB.
 const BODY_LIMIT: RangeInclusive<u64> = 0..=1 << 40;
+
+/// From a KiB to a TiB in a second.
+const THROTTLE: RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 /// Reads the keys of a route that are steps. `action`: what the route does when they are taken, with the backend that
 /// it leads to, if it leads to one.
@@ -37,7 +40,27 @@ pub(crate) fn steps(
         timeouts: forwarding::timeouts(section),
         retries: forwarding::retries(section),
         priority: forwarding::priority(section),
+        throttle: throttle(section),
         body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
         split,
     }
+}
+
+/// `throttle` of `[[route]]`.
+fn throttle(section: &mut Section<'_, '_>) -> Option<Throttle> {
+    let report = section.report;
+    let span = section.entry("throttle").map(|entry| entry.key_span);
+    let mut table = section.table("throttle")?;
+    let (download, upload) = (table.size("download", THROTTLE), table.size("upload", THROTTLE));
+    let (download, upload) = (download.map(|found| found.value), upload.map(|found| found.value));
+    let after = table.size_or("after", 0..=1 << 40, 0);
+    table.any_of(&[&["download"], &["upload"]]);
+    if let Some(span) = span
+        && table.node("download").is_none()
+        && table.node("upload").is_none()
+    {
+        report.error(span, "`throttle` slows nothing down", "give it `download` or `upload`, in bytes per second");
+    }
+    table.close();
+    Some(Throttle { download, upload, after })
 }

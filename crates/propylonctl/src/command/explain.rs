@@ -540,6 +540,9 @@ impl Explanation<'_> {
         if let Some(bytes) = steps.body_limit {
             line("body_limit", &format!("{bytes} bytes"));
         }
+        if let Some(throttle) = &steps.throttle {
+            line("throttle", &json!(throttle).to_string());
+        }
         if let Some(mirror) = &steps.mirror {
             let percent = f64::from(mirror.millionths) / 10_000.0;
             line("mirror", &format!("{percent} % to {}", self.config.backends[mirror.backend.0].name));
@@ -691,6 +694,7 @@ impl Explanation<'_> {
             "timeouts",
             "retries",
             "body_limit",
+            "throttle",
             "mirror",
             "error_pages",
             "error_format",

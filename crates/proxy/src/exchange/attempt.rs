@@ -222,7 +222,8 @@ impl<'s> Forwarding<'s> {
         }
     }
 
-    /// As [`Forwarding::checkout`], within the limit of the whole request.
+    /// As [`Forwarding::checkout`], within the limit of the whole request if it has one, and with a body that is slowed
+    /// down if the route wants that.
     async fn checkout_in_time(
         &mut self,
         client: &mut ClientSide<'_>,
@@ -230,6 +231,7 @@ impl<'s> Forwarding<'s> {
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         let timers = Rc::clone(&client.core().timers);
+        self.upload.slow_down(request, &timers);
         // The client's own is in use meanwhile.
         let deadline = timers.deadline();
         let due = timers.now().saturating_add(request.millis_left().unwrap_or(u64::MAX));

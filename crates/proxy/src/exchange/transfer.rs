@@ -14,6 +14,7 @@ mod progress;
 mod splice;
 mod splice_chunks;
 mod stop;
+mod throttle;
 mod upstream;
 
 use std::future::poll_fn;
@@ -321,6 +322,10 @@ impl<'a> Transfer<'a> {
                 Piece::Data(piece) => {
                     progress.note_piece(&piece, client.counts_pieces());
                     server.stage(&progress.core, piece);
+                }
+                Piece::Later => {
+                    progress.limits.upload.clear();
+                    return Poll::Pending;
                 }
                 Piece::End(trailers) => {
                     server.stage_end(&progress.core.services, &trailers);

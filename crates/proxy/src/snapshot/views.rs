@@ -22,7 +22,9 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
         config::Priority::Normal => Priority::Normal,
         config::Priority::Low => Priority::Low,
     };
-    if *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && priority == Priority::Normal {
+    let is_slowed = steps.throttle.is_some_and(|throttle| throttle.upload.is_some());
+    let is_plain = *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && !is_slowed;
+    if is_plain && priority == Priority::Normal {
         return Vec::new();
     }
     let mut ids = vec![*first];
@@ -42,7 +44,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             priority,
             is_timed: timeouts.request.is_some(),
             checkout: match own.checkout {
-                Checkout::Connection | Checkout::Stream if timeouts.request.is_some() => Checkout::Timed,
+                Checkout::Connection | Checkout::Stream if timeouts.request.is_some() || is_slowed => Checkout::Timed,
                 checkout => checkout,
             },
             sets_cookie: own.sets_cookie || side.is_some(),

@@ -1,9 +1,13 @@
 //! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
 
+use std::rc::Rc;
+
 use propylon_config::Listener;
 use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
+use propylon_net::timers::Timers;
 
+use super::throttle::{Paced, Pacer};
 use crate::request::Request;
 
 /// The request body, from the client to the server.
@@ -25,6 +29,8 @@ pub enum Upload {
         /// Copy of a small body all of which was here when it was taken: it can be sent again.
         kept: Option<Box<[u8]>>,
     },
+    /// One that is slowed down.
+    Paced(Box<Paced>),
     /// A stream's, of a length that is not announced and has a limit: so many bytes may still come.
     LimitedStream {
         begun: bool,
@@ -66,9 +72,27 @@ impl Upload {
         Upload::Stream { empty, begun: false, kept: None }
     }
 
+    /// Slows it down as its route says, unless it is here already.
+    pub fn slow_down(&mut self, request: &Request, timers: &Rc<Timers>) {
+        let throttle = request.steps.as_deref().and_then(|steps| steps.throttle);
+        if let Some(throttle) = throttle
+            && let Some(per_second) = throttle.upload
+            && !self.is_whole()
+            && !matches!(self, Upload::Paced(_))
+        {
+            let pacer = Pacer::new(per_second, throttle.after, timers);
+            let upload = std::mem::replace(self, Upload::Whole(0));
+            *self = Upload::Paced(Box::new(Paced { upload, pacer, is_ended: false }));
+        }
+    }
+
     /// All of it is here, and will be until a response has begun.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. } | Upload::Stream { kept: Some(_), .. })
+        match self {
+            Upload::Whole(_) | Upload::Stream { empty: true, .. } | Upload::Stream { kept: Some(_), .. } => true,
+            Upload::Paced(paced) => paced.upload.is_whole(),
+            _ => false,
+        }
     }
 
     /// Whether the client's next bytes are its next request. A server that has closed has the body as good as sent, and
@@ -78,6 +102,7 @@ impl Upload {
             Upload::Whole(_) | Upload::Stream { .. } | Upload::LimitedStream { .. } => true,
             Upload::Length { remaining, .. } => *remaining == 0,
             Upload::Chunked { decoder, .. } => decoder.is_done(),
+            Upload::Paced(paced) => paced.upload.is_read(),
         }
     }
 
@@ -89,12 +114,17 @@ impl Upload {
             | Upload::Chunked { begun, .. }
             | Upload::Stream { begun, .. }
             | Upload::LimitedStream { begun, .. } => !begun,
+            Upload::Paced(paced) => paced.upload.is_untouched(),
         }
     }
 
     /// The copy of a stream's body that was kept.
     pub fn kept(&self) -> Option<&[u8]> {
-        if let Upload::Stream { kept, .. } = self { kept.as_deref() } else { None }
+        match self {
+            Upload::Stream { kept, .. } => kept.as_deref(),
+            Upload::Paced(paced) => paced.upload.kept(),
+            _ => None,
+        }
     }
 }
 

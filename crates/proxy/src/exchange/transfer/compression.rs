@@ -1,5 +1,5 @@
-//! A response that is compressed on its way: a transfer in pieces, with an encoder between the server's parts and the
-//! client, or with a head alone that says that it could have been.
+//! A response that is compressed, slowed down or robbed of trailers on its way: a transfer in pieces, with an encoder
+//! between the server's parts and the client, or with a head alone that says that it could have been.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -12,13 +12,17 @@ use propylon_compress::plan::Plan;
 use propylon_compress::rewrite::{Rewrite, VARY_LINE};
 use propylon_compress::trailers;
 use propylon_http::fault::Fault;
+use propylon_http::h1::ResponseBody;
 use propylon_net::budget::{self, Budget};
 use propylon_net::buffer::LARGE_BYTES;
+use propylon_steps::{ResponseChange, Steps};
 
 use super::downstream::{Downstream, Head};
 use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
+use super::throttle::Pacer;
+use super::upstream::Upstream;
 use super::upstream::part::Part;
 use super::{Ended, FIRST_FLIGHT_BYTES, Transfer};
 use crate::request::Request;
@@ -26,11 +30,15 @@ use crate::request::Request;
 /// Bytes of a body that are encoded before others have their turn: a millisecond of work or so.
 const BYTES_PER_POLL_MAX: usize = 64 * 1024;
 
-/// A response whose head is written anew, and whose body may be compressed.
+/// A response whose head is written anew, and whose body may be compressed and slowed down.
 pub struct Compression {
     rewrite: Rewrite,
+    /// Pace of the body; none: it goes as fast as both sides do.
+    pacer: Option<Pacer>,
     /// Encoder of the body; none: there is no body, or it goes on as it is.
     lease: Option<Lease>,
+    /// Steps by which trailers are withheld; none: all go on.
+    withholds: Option<Rc<Steps>>,
     /// Coded bytes on their way.
     out: Vec<u8>,
     /// The head is to go out with what there is of the body.
@@ -72,6 +80,11 @@ impl Compression {
     }
 
     fn poll_body(&mut self, transfer: &mut Transfer<'_>, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        // A body that is slowed down may have begun before its request was sent.
+        match self.is_ended {
+            true => transfer.progress.limits.upload.clear(),
+            false => transfer.poll_upload(context)?,
+        }
         let polled = self.poll_parts(transfer, context);
         if polled.is_ready() {
             return polled;
@@ -106,8 +119,21 @@ impl Compression {
                 budget::spend(Budget::Pieces, context);
                 return Poll::Pending;
             }
-            let room = if progress.passed > 0 { progress.down.read_bytes().min(LARGE_BYTES) } else { 0 };
-            let most = client.part_max().min(BYTES_PER_POLL_MAX);
+            let (room, most) = match &mut self.pacer {
+                None if progress.passed > 0 => (progress.down.read_bytes().min(LARGE_BYTES), BYTES_PER_POLL_MAX),
+                None => (0, BYTES_PER_POLL_MAX),
+                Some(pacer) => match pacer.poll_leave(context) {
+                    Poll::Ready(most) => (0, most.min(PIECE_BYTES)),
+                    Poll::Pending if self.flush(client, progress)? || std::mem::take(&mut self.is_first_flight) => {
+                        continue;
+                    }
+                    Poll::Pending => {
+                        progress.limits.download.clear();
+                        return Poll::Pending;
+                    }
+                },
+            };
+            let most = client.part_max().min(most);
             let Poll::Ready(part) = server.poll_part(context, &progress.core, (room, most)) else {
                 // Nothing that the server has sent is kept while the server is waited for.
                 if self.flush(client, progress)? || std::mem::take(&mut self.is_first_flight) {
@@ -118,21 +144,25 @@ impl Compression {
             };
             progress.limits.download.clear();
             let length = self.pass(client, progress, part?)?;
+            if let Some(pacer) = &mut self.pacer {
+                pacer.took(length);
+            }
             encoded += length;
             progress.passed += length as u64;
             progress.outstanding = client.outstanding();
             if progress.outstanding == 0 {
                 server.widen(&client.client, progress.passed);
             }
-            progress.down.note_long(length >= PIECE_BYTES);
+            progress.down.note_long(length >= PIECE_BYTES && self.pacer.is_none());
         }
     }
 
     /// Hands a part of the body on, or what the encoder makes of it. Returns its length.
     fn pass(&mut self, client: &mut Downstream<'_>, progress: &mut Progress<'_>, part: Part) -> Result<usize, Stop> {
         self.is_ended = part.end.is_some();
-        let Some(lease) = &mut self.lease else { return client.pass(progress.request, part) };
         let Part { data, end } = part;
+        let end = end.map(|lines| self.kept(lines));
+        let Some(lease) = &mut self.lease else { return client.pass(progress.request, Part { data, end }) };
         let mut data = data.unwrap_or_default();
         let length = data.len();
         lease.write(data.readable(), &mut self.out).map_err(failed)?;
@@ -144,6 +174,15 @@ impl Compression {
         progress.core.metrics.add(metrics.bytes_in(lease.kind.encoding), length as u64);
         self.hand_over(client, progress, end.map(trailers::kept))?;
         Ok(length)
+    }
+
+    /// Lines of the trailers that go on.
+    fn kept(&self, lines: Vec<u8>) -> Vec<u8> {
+        let change = self.withholds.as_deref().and_then(|steps| steps.response.as_ref());
+        match change {
+            Some(change) if !lines.is_empty() => change.kept_trailers(lines),
+            _ => lines,
+        }
     }
 
     /// Hands on what the encoder holds; false if it holds nothing.
@@ -176,8 +215,39 @@ impl Compression {
 /// Decides what becomes of a response of a route with steps.
 #[cold]
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
+    let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
+    let (pacer, plan) = (pacer(transfer, &steps), plan(transfer, &steps));
+    let withholds = withholds_trailers(transfer, &steps).then(|| Rc::clone(&steps));
+    if pacer.is_none() && plan.is_none() && withholds.is_none() {
+        return None;
+    }
+    let as_is = Rewrite { encoding: None, weakens: false, varies: true };
+    let (rewrite, lease) = plan.map_or((as_is, None), |plan| (plan.rewrite, plan.lease));
+    let is_first_flight = !transfer.client.is_stream();
+    Some(Compression { rewrite, pacer, lease, withholds, out: Vec::new(), is_first_flight, is_ended: false })
+}
+
+/// Pace of the response's body. A tunnel has none.
+fn pacer(transfer: &Transfer<'_>, steps: &Steps) -> Option<Pacer> {
+    let progress = &transfer.progress;
+    let throttle = steps.throttle.filter(|_| progress.request.head.upgrade.is_none())?;
+    Some(Pacer::new(throttle.download?, throttle.after, &progress.core.timers))
+}
+
+/// Whether the response may have trailers with fields that its route does not let go on.
+fn withholds_trailers(transfer: &Transfer<'_>, steps: &Steps) -> bool {
+    let request = &*transfer.progress.request;
+    let may_have = match &transfer.server {
+        Upstream::Http1(_) => request.response.body == ResponseBody::Chunked,
+        Upstream::Http2(_) => true,
+        Upstream::FastCgi(_) => false,
+    };
+    let is_tunnel = request.head.upgrade.is_some();
+    may_have && !is_tunnel && steps.response.as_ref().is_some_and(ResponseChange::withholds_fields)
+}
+
+fn plan(transfer: &mut Transfer<'_>, steps: &Steps) -> Option<Plan> {
     let Transfer { client, server, progress } = transfer;
-    let steps = Rc::clone(&progress.request.steps.as_ref()?.steps);
     // A response that begins before its request has been sent goes on beside it, and as it is.
     let rules = steps.compress.as_ref().filter(|_| progress.sent)?;
     let (request, core) = (&*progress.request, &progress.core);
@@ -199,8 +269,7 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
         }
         return None;
     }
-    let Plan { rewrite, lease, .. } = plan;
-    Some(Compression { rewrite, lease, out: Vec::new(), is_first_flight: !client.is_stream(), is_ended: false })
+    Some(plan)
 }
 
 fn failed(_: Failed) -> Stop {

@@ -24,6 +24,8 @@ pub enum Piece {
     Data(Buffer),
     /// The body is over; lines of its trailers, if it has any.
     End(Vec<u8>),
+    /// The time for one has not come yet.
+    Later,
 }
 
 /// A response's head, to be sent to the client.
@@ -88,7 +90,7 @@ pub struct Downstream<'a> {
 }
 
 /// Pieces of the request's body.
-struct Pieces {
+pub struct Pieces {
     /// Trailers are passed on.
     takes_trailers: bool,
     /// A body that was whole when the request began has been taken a copy of.
@@ -100,10 +102,16 @@ struct Pieces {
     is_repeat: bool,
 }
 
+impl Pieces {
+    pub fn new(takes_trailers: bool) -> Pieces {
+        Pieces { takes_trailers, copied: false, trailers: Vec::new(), is_repeat: false }
+    }
+}
+
 impl<'a> Downstream<'a> {
     /// `takes_trailers`: trailers of the request are passed on.
     pub fn new(client: ClientSide<'a>, takes_trailers: bool) -> Downstream<'a> {
-        let pieces = Pieces { takes_trailers, copied: false, trailers: Vec::new(), is_repeat: false };
+        let pieces = Pieces::new(takes_trailers);
         Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, pieces }
     }
 
@@ -347,9 +355,16 @@ fn poll_stream(
     (upload, request): (&mut Upload, &Request),
     pieces: &mut Pieces,
 ) -> Poll<Result<Piece, Stop>> {
-    if let Some(body) = upload.kept().filter(|_| !pieces.copied) {
-        (pieces.copied, pieces.is_repeat) = (true, true);
-        return Poll::Ready(Ok(Piece::Data(Buffer::exactly(body))));
+    match upload {
+        Upload::Stream { kept: Some(body), .. } if !pieces.copied => {
+            (pieces.copied, pieces.is_repeat) = (true, true);
+            return Poll::Ready(Ok(Piece::Data(Buffer::exactly(body))));
+        }
+        Upload::Paced(paced) => {
+            return paced
+                .poll_piece(context, |context, upload| poll_stream(stream, context, (upload, request), pieces));
+        }
+        _ => {}
     }
     match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
         Some(piece) => {
@@ -406,7 +421,7 @@ pub fn poll_fill(connection: &mut Connection, context: &mut Context<'_>, room: u
     }
 }
 
-fn poll_connection(
+pub(super) fn poll_connection(
     connection: &mut Connection,
     context: &mut Context<'_>,
     upload: &mut Upload,
@@ -444,6 +459,11 @@ fn poll_connection(
                 if let Some(piece) = next_chunk(connection, decoder, request, takes_trailers)? {
                     return Poll::Ready(Ok(piece));
                 }
+            }
+            Upload::Paced(paced) => {
+                return paced.poll_piece(context, |context, upload| {
+                    poll_connection(connection, context, upload, request, pieces)
+                });
             }
             Upload::Length { .. } | Upload::Chunked { .. } => {
                 if !ready!(poll_fill(connection, context, 0))? {

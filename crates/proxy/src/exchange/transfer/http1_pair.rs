@@ -9,7 +9,7 @@ use propylon_net::budget;
 use propylon_net::buffer::{LARGE_BYTES, WIDE_BYTES, WIDE_PIECE_BYTES};
 
 use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
-use super::downstream::poll_fill;
+use super::downstream::{Piece, Pieces, poll_connection, poll_fill};
 use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, bad_body, server_fault};
@@ -40,6 +40,11 @@ impl Http1Pair<'_, '_> {
                     if !self.server.outbox.is_empty() {
                         continue;
                     }
+                }
+                Upload::Paced(paced) if paced.is_ended => return Poll::Ready(Ok(())),
+                Upload::Paced(_) => {
+                    ready!(self.poll_paced(context))?;
+                    continue;
                 }
                 _ => {}
             }
@@ -141,6 +146,47 @@ impl Http1Pair<'_, '_> {
         progress.core.buffers.equip(&mut server.outbox);
         server.outbox.extend(&scratch);
         Ok(())
+    }
+
+    /// Puts the next piece of a body that is slowed down into the outbox, or its end.
+    fn poll_paced(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Upload::Paced(paced) = &mut *progress.upload else { return Poll::Ready(Ok(())) };
+        let mut pieces = Pieces::new(true);
+        let (request, connection) = (&mut *progress.request, &mut **connection);
+        let Poll::Ready(piece) = paced
+            .poll_piece(context, |context, upload| poll_connection(connection, context, upload, request, &mut pieces))
+        else {
+            progress.limits.upload.wait_for(Side::Client, &progress.core);
+            return Poll::Pending;
+        };
+        let is_chunked = server.is_chunked();
+        let mut scratch = progress.core.scratch.borrow_mut();
+        scratch.clear();
+        match piece? {
+            Piece::Later => {
+                progress.limits.upload.clear();
+                return Poll::Pending;
+            }
+            Piece::Data(mut data) => {
+                progress.limits.upload.progressed(data.len(), &progress.core);
+                match is_chunked {
+                    true if data.is_empty() => {}
+                    true => write_chunk(data.readable(), &mut scratch),
+                    false => scratch.extend_from_slice(data.readable()),
+                }
+                progress.core.buffers.release(&mut data);
+            }
+            Piece::End(trailers) => {
+                paced.is_ended = true;
+                if is_chunked {
+                    h1::write_last_chunk(&trailers, &mut scratch);
+                }
+            }
+        }
+        progress.core.buffers.equip(&mut server.outbox);
+        server.outbox.extend(&scratch);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {

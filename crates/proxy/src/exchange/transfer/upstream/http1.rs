@@ -83,6 +83,11 @@ impl Http1 {
         }
     }
 
+    /// Whether the request's body goes in chunks.
+    pub fn is_chunked(&self) -> bool {
+        self.framing == Framing::Chunked
+    }
+
     /// Writes the outbox, `body` and what follows it, and flushes. Ready when nothing is left, with an error when the
     /// server takes nothing any more.
     #[inline(always)]
