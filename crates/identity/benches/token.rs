@@ -65,7 +65,7 @@ fn loaded(key: &EcdsaKeyPair) -> Loaded {
     );
     let source = Source { name: "a.toml".into(), text, base: Default::default() };
     let (config, _) = propylon_config::parse(&source).expect("a good configuration");
-    let (loaded, _) = Loaded::load(&config, None).unwrap_or_else(|_| panic!("the keys are good"));
+    let (loaded, _) = Loaded::load(&config, None, |_| true).unwrap_or_else(|_| panic!("the keys are good"));
     std::fs::remove_file(&path).expect("the file was made above");
     loaded
 }

@@ -90,6 +90,7 @@ impl Loaded {
             api_keys: kept(&self.api_keys, &is_out),
             key_sets: key_sets.map(|(id, keys)| (id.clone(), Arc::clone(keys))).collect(),
             fetched: self.fetched.clone(),
+            parameters: Vec::new(),
             contents: contents.map(|(path, hash)| (path.clone(), *hash)).collect(),
         }
     }

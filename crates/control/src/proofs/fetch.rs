@@ -72,7 +72,7 @@ async fn ask(url: &KeysUrl, resolver: &Resolver) -> Result<Bytes, String> {
 async fn connect(url: &KeysUrl, resolver: &Resolver, profile: &UpstreamProfile) -> Result<ProbeStream, String> {
     let found = Names::new(resolver).look_up(&url.address.address).await?;
     let mut failed = "there is no address".to_owned();
-    for address in found.targets.into_iter().map(|found| found.address) {
+    for address in found.targets.into_iter().filter_map(|found| found.address.ip()) {
         match TcpStream::connect(address).await {
             Ok(stream) => {
                 let (connector, awaits_signature) = (profile.connector(), Cell::default());
