@@ -1,4 +1,5 @@
-//! Routes as operators see them: their requests in the metrics, the statuses of their backends' servers, words in a terminal.
+//! Routes as operators see them: their requests in the metrics, statuses of their backends' servers, and the words for
+//! them in a terminal.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;

@@ -45,8 +45,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Parses the query of a URL: `servers=TEXT&certificates=TEXT&routes=TEXT`, each of them empty for all. The first two
-    /// may be absent for all.
+    /// Parses the query of a URL: `servers=TEXT&certificates=TEXT&routes=TEXT`, each of them empty for all. The first
+    /// two may be absent for all.
     pub fn parse(query: Option<&str>) -> Filter {
         let mut filter = Filter::default();
         for (key, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
