@@ -457,7 +457,7 @@ fn an_issuers_keys_are_fetched_kept_and_replaced() {
     let old = issuer.token();
     engine.reload();
     assert_eq!(ask(&mut client, "/", &old).status, 200);
-    // What cannot be used replaces nothing.
+    // Keys that cannot be used replace nothing.
     tells("it leads on to \"http://127.0.0.1:1/keys\", where nobody follows");
     issuer.ask("be/endless");
     tells("its answer cannot be read: length limit exceeded; those from before stay in use");

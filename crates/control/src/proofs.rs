@@ -1,6 +1,6 @@
-//! What proofs of whom requests are from are compared with, on the main thread: files that are read again when they
-//! have changed, and issuers' keys that are fetched. A file, or a set of keys, that cannot be used keeps what was there
-//! before in its place, and the log says why.
+//! Files and keys that proofs are compared with, on the main thread: files are read again when they have changed, and
+//! issuers' keys are fetched. A file, or a set of keys, that cannot be used keeps what was there before in its place,
+//! and the log says why.
 
 mod fetch;
 
@@ -39,7 +39,7 @@ struct WatchedFile {
     looked: Instant,
     /// As it was when it was last read.
     stamp: Stamp,
-    /// What is wrong with it, which the log has had.
+    /// Faults of it, which the log has had.
     errors: Vec<Finding>,
 }
 
@@ -105,7 +105,7 @@ impl Proofs {
 
     /// The first watched file whose next look is due and that has changed since it was read.
     pub fn changed_file(&mut self, now: Instant) -> Option<PathBuf> {
-        let changed = self.files.iter_mut().find_map(|file| {
+        self.files.iter_mut().find_map(|file| {
             if now.duration_since(file.looked) < file.interval {
                 return None;
             }
@@ -114,17 +114,16 @@ impl Proofs {
             let has_changed = file.stamp.is_changed(&stamp);
             file.stamp = stamp;
             has_changed.then(|| file.path.clone())
-        });
-        changed
+        })
     }
 
     /// Reads a file again. The gates with what it says, if that is new.
     pub fn read_again(&mut self, snapshot: &Snapshot, path: &Path) -> Option<Arc<Loaded>> {
-        let (loaded, findings) = match gates::read_again(&snapshot.config, &snapshot.gates, path) {
-            Ok(read) => read,
+        let (loaded, mut errors) = match gates::read_again(&snapshot.config, &snapshot.gates, path) {
+            Ok(loaded) => (loaded, Vec::new()),
             Err(findings) => (None, findings),
         };
-        let errors: Vec<Finding> = findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect();
+        errors.retain(|finding| finding.severity == Severity::Error);
         let file = self.files.iter_mut().find(|file| file.path == path)?;
         for finding in errors.iter().filter(|finding| !file.errors.contains(finding)) {
             let Finding { what, fix, .. } = sandbox::judged(finding);

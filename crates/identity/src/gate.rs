@@ -121,7 +121,7 @@ enum Credentials<'a> {
 enum One<'g> {
     Decided(Look<'g>),
     Missing,
-    /// It is there and no good, with a fault, and what its challenge says of it.
+    /// A proof is there and no good, with a fault, and what its challenge says of it.
     Bad(Fault, Option<String>),
 }
 
@@ -132,7 +132,7 @@ impl Looked {
     }
 
     fn refuse(&mut self, fault: Fault, said: Option<String>) {
-        // Where a proof cannot be judged, it may be good.
+        // A proof that cannot be judged may be good.
         match self.fault {
             Some(_) if fault != Fault::KeysMissing => {}
             _ => self.fault = Some(fault),
@@ -188,14 +188,12 @@ impl Gate {
         forward.question((head, text), &self.withheld)
     }
 
-    /// Whoever another service has let in, by the head of its answer.
-    ///
-    /// # Errors
-    /// An answer that names several users.
-    pub fn answered(&self, forward: &Forward, answer: &ResponseHead, text: &[u8]) -> Result<Identity, ()> {
+    /// Identity of a request that another service has let in, by the head of its answer; `None` where that names
+    /// several users.
+    pub fn answered(&self, forward: &Forward, answer: &ResponseHead, text: &[u8]) -> Option<Identity> {
         let Identity { user, mut fields } = forward.identity(answer, text)?;
         self.tell_user(user.as_deref(), &mut fields);
-        Ok(Identity { user, fields })
+        Some(Identity { user, fields })
     }
 
     /// Lets a request in: servers are told who it is from, and nothing of the like that its client has sent.
@@ -292,7 +290,7 @@ impl Gate {
         let mut challenges: Vec<String> = Vec::new();
         for (place, demand) in self.proofs.iter().enumerate() {
             let said = looked.said.iter().find(|(of, _)| *of == place).map_or(&demand.challenge, |(_, said)| said);
-            // Where two of one kind ask in the same words, what is wrong with the credentials is said.
+            // Challenges in the same words are one: the longer, which says what is wrong with the credentials.
             let known = challenges.iter_mut().find(|known| said.starts_with(&**known) || known.starts_with(said));
             match known {
                 _ if said.is_empty() => {}

@@ -98,7 +98,7 @@ impl Loaded {
     /// Compiles the gates again with the keys that an issuer has sent. `None` where these are what is in use.
     ///
     /// # Errors
-    /// What is wrong with the text, in words.
+    /// The fault of the text, in words.
     pub fn with_keys(&self, config: &Config, id: &FetchId, text: &[u8]) -> Result<Option<Loaded>, String> {
         let Some(earlier) = self.fetched.get(id) else { return Ok(None) };
         let digest = sha256(text);

@@ -109,11 +109,9 @@ impl Forward {
         }
     }
 
-    /// Whoever an answer lets in, with the fields that servers get.
-    ///
-    /// # Errors
-    /// Several users.
-    pub(crate) fn identity(&self, answer: &ResponseHead, text: &[u8]) -> Result<crate::Identity, ()> {
+    /// Identity of a request that an answer lets in, with the fields that servers get; `None` where it names several
+    /// users.
+    pub(crate) fn identity(&self, answer: &ResponseHead, text: &[u8]) -> Option<crate::Identity> {
         let of = |name: &str| {
             let is_it = |field: &&Field| field.forward && is_named(field.name.bytes(text), name);
             let values = answer.fields.iter().filter(is_it).map(|field| field.value.bytes(text));
@@ -121,10 +119,10 @@ impl Forward {
         };
         let mut users = self.user_from.as_deref().map_or_else(Vec::new, of);
         if users.len() > 1 {
-            return Err(());
+            return None;
         }
         let fields = self.copy.iter().flat_map(|name| of(name).into_iter().map(|value| (name.clone(), value)));
-        Ok(crate::Identity { user: users.pop(), fields: fields.collect() })
+        Some(crate::Identity { user: users.pop(), fields: fields.collect() })
     }
 }
 

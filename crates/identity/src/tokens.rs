@@ -134,7 +134,7 @@ impl Tokens {
             return Err(BadToken::Critical);
         }
         let kind = text("typ")?.map(plain_type);
-        // What says that it is something else, such as a word that somebody has logged out, is no proof (RFC 8725 §3.12).
+        // A token of another kind, such as word that somebody has logged out, is no proof (RFC 8725 §3.12).
         let is_meant = match &self.kind {
             Some(own) => kind.as_ref() == Some(own),
             None => kind.as_ref().is_none_or(|kind| USUAL_TYPES.contains(&kind.as_str())),

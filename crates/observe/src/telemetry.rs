@@ -374,7 +374,7 @@ impl ProcessMetrics {
     }
 }
 
-/// What proofs of whom requests are from are compared with, and cannot be.
+/// Files and keys that proofs are to be compared with, and cannot be.
 pub struct ProofMetrics {
     pub unusable_files: Gauge,
     pub failing_urls: Gauge,

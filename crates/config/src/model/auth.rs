@@ -103,7 +103,7 @@ pub enum TokenKeys {
         keys_file: PathBuf,
     },
     /// A URL that they are fetched from.
-    Url(KeysUrl),
+    Url(Box<KeysUrl>),
 }
 
 /// URL that an issuer's public keys are fetched from.
@@ -182,7 +182,7 @@ impl Proof {
     /// URL of what the proof is compared with.
     pub fn keys_url(&self) -> Option<&KeysUrl> {
         match self {
-            Proof::Jwt(Jwt { keys: TokenKeys::Url(url), .. }) => Some(url),
+            Proof::Jwt(Jwt { keys: TokenKeys::Url(url), .. }) => Some(&**url),
             _ => None,
         }
     }

@@ -53,7 +53,7 @@ const ALGORITHMS_DEFAULT: [&str; 5] = ["ES256", "ES384", "EdDSA", "RS256", "PS25
 pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Auth> {
     let mut table = section.table("auth")?;
     let report = context.report;
-    let at = report.at(table.span);
+    let (span, at) = (table.span, report.at(table.span));
     table.one_of(&KINDS);
     only_one(&mut table, "`auth`", &KINDS, KIND_FIX);
     let proofs = match proof(context, &mut table) {
@@ -78,7 +78,7 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
         let what = "`watch` looks after files, and this `auth` has none";
         report.error(watch.span, what, "remove it; keys of a URL are fetched anew by `keys_refresh`");
     }
-    check_fields(report, &auth, section.span);
+    check_fields(report, &auth, span);
     Some(auth)
 }
 
@@ -367,7 +367,7 @@ fn token_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Optio
     let trust = keys_ca.as_ref().map(|(path, span)| Trust { path: path.clone(), at: report.at(*span) });
     if let Some(address) = address {
         let (tls, keys_ca) = (tls(trust, report.at(section.span)), keys_ca.map(|(path, _)| path));
-        return Some(TokenKeys::Url(KeysUrl { address, keys_ca, keys_refresh: refresh, tls }));
+        return Some(TokenKeys::Url(Box::new(KeysUrl { address, keys_ca, keys_refresh: refresh, tls })));
     }
     Some(TokenKeys::File { keys_file: keys_file? })
 }

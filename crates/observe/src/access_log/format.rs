@@ -126,8 +126,8 @@ fn write_text(is_json: bool, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache httpd's `combined` and
-/// nginx's: what could end a quoted part or the line is written as `\xHH`.
+/// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache httpd's `combined`
+/// and nginx's: what could end a quoted part or the line is written as `\xHH`.
 fn write_combined(subject: &Subject<'_>, time: &Time<'_>, out: &mut Vec<u8>) {
     let (client, status, sent, user) = match subject {
         Subject::Request(record) => (record.client, record.status, record.bytes_sent, record.user()),

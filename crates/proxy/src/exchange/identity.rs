@@ -50,8 +50,8 @@ pub async fn pass(
     Ok(())
 }
 
-/// Asks another service who a request is from. Its refusal is the client's answer, as it is; without a word of it nobody
-/// comes in.
+/// Asks another service who a request is from. Its refusal is the client's answer, as it is; without a word of it
+/// nobody comes in.
 async fn ask(
     client: &mut ClientSide<'_>,
     request: &mut Request,
@@ -73,8 +73,8 @@ async fn ask(
     };
     match answer.head.status {
         200..300 => match gate.answered(forward, &answer.head, &answer.text) {
-            Ok(identity) => Ok(identity),
-            Err(()) => Err(unanswered(client, request)),
+            Some(identity) => Ok(identity),
+            None => Err(unanswered(client, request)),
         },
         300..500 => Err(pass_on(client, request, snapshot, answer)),
         _ => Err(unanswered(client, request)),

@@ -27,20 +27,15 @@ pub fn reload(
     Arc::new(loaded)
 }
 
-/// Reads one file of a configuration's gates again. `None` where it says what it has said. Findings beside gates are
-/// warnings.
+/// Reads one file of a configuration's gates again. `None` where it says what it has said.
 ///
 /// # Errors
-/// A file that cannot be used.
-pub fn read_again(
-    config: &Config,
-    known: &Loaded,
-    file: &Path,
-) -> Result<(Option<Arc<Loaded>>, Vec<Finding>), Vec<Finding>> {
+/// Faults of a file that cannot be used.
+pub fn read_again(config: &Config, known: &Loaded, file: &Path) -> Result<Option<Arc<Loaded>>, Vec<Finding>> {
     match Loaded::load(config, Some(known), |path| path == file) {
-        Ok((loaded, warnings)) => {
+        Ok((loaded, _)) => {
             let is_new = known.changed_files(&loaded).next().is_some();
-            Ok((is_new.then(|| Arc::new(loaded)), warnings.into_iter().map(finding).collect()))
+            Ok(is_new.then(|| Arc::new(loaded)))
         }
         Err(problems) => Err(problems.into_iter().map(finding).collect()),
     }
