@@ -537,6 +537,13 @@ mod tests {
         servers = ["10.0.2.9:9000"]
         protocol = "fastcgi"
         fastcgi = { root = "/srv/app/public/", index = "app.php5", scripts = ["/admin/*.php5"], split = ".php5", keep = true, body_buffer = "2MiB", params = { APP_ENV = "prod", REMOTE_USER = "{client.subject}" } }
+        [backend.rpc]
+        servers = ["10.0.2.8:50051"]
+        protocol = "h2"
+        [[route]]
+        path = "/shop.Cart/"
+        backend = "rpc"
+        grpc_web = true
         [backend.php_once]
         servers = ["10.0.2.9:9001"]
         protocol = "fastcgi"

@@ -38,6 +38,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     mirrors(report, config, routes);
     questions(report, config, routes);
     priorities(report, config, routes);
+    browsers_calls(report, config, routes);
     auth(report, config, routes);
     change::check(report, config, routes);
     logged_keys(report, config, routes);
@@ -574,6 +575,24 @@ fn mirrors(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if backend.send_proxy_protocol.is_some() {
             let what = format!("`mirror` shares its connections, and those of [backend.{name}] tell of one client");
             report.error(draft.span, what, "name a backend without `send_proxy_protocol`");
+        }
+    }
+}
+
+/// Calls of browsers become those of gRPC, which is spoken over HTTP/2 alone.
+fn browsers_calls(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete && draft.route.steps.grpc_web) {
+        let Action::Backend(first) = draft.route.action else {
+            let what = "`grpc_web` on a route that answers by itself: it is for calls that go to servers";
+            report.error(draft.span, what, "remove it, or put it on a route with a `backend`");
+            continue;
+        };
+        let all = std::iter::once(first).chain(draft.route.steps.other_backends());
+        let mut others = all.map(|backend| &config.backends[backend.0]).filter(|each| !each.protocol.has_streams());
+        if let Some(backend) = others.next() {
+            let name = shown(&backend.name);
+            let what = format!("`grpc_web` makes calls of gRPC, and [backend.{name}] does not speak HTTP/2");
+            report.error(draft.span, what, "write protocol = \"h2\" in the backend, or remove it");
         }
     }
 }

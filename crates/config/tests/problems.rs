@@ -1288,6 +1288,7 @@ fn where_requests_go_is_checked() {
         (both("throttle={}"), 15, 1, "`throttle` slows nothing down; give it `download` or `upload`"),
         (both("throttle={after='1MB'}"), 15, 1, "`throttle` slows nothing down"),
         (both("throttle={download=1000}"), 15, 20, "`download` is too small"),
+        (both("grpc_web=true"), 13, 1, "`grpc_web` makes calls of gRPC, and [backend.a] does not speak HTTP/2"),
         (both("body_limit='1XB'"), 15, 12, "`body_limit`: \"1XB\" is not a size"),
         (both("priority='higher'"), 15, 10, "`priority` cannot be \"higher\""),
         (both("priority=1"), 15, 10, "`priority`: expected"),

@@ -5,6 +5,7 @@ mod answers;
 mod attempt;
 mod change;
 mod fastcgi;
+mod grpc_web;
 mod heads;
 mod http10;
 mod identity;

@@ -136,6 +136,11 @@ impl Request {
         self.steps.as_deref()?.body_limit
     }
 
+    /// Body that it has in place of the client's, where its route has taken that.
+    pub fn own_body(&self) -> Option<&[u8]> {
+        self.changed.as_ref()?.call.as_ref()?.body.as_deref()
+    }
+
     /// Path that the client has asked for, in canonical form, whatever its route makes of it.
     pub fn client_path(&self) -> &[u8] {
         self.changed.as_ref().map_or_else(|| self.head.path(&self.text), |changed| &changed.path)

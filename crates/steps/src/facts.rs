@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use propylon_config::{Fact, PathPattern, Route};
 use propylon_http::h1::{ClientAddress, HOST_BYTES_MAX, RequestHead};
 
+use crate::grpc_web::Call;
+
 /// A request of a route that changes it or its response.
 #[derive(Debug)]
 pub struct Changed {
@@ -13,6 +15,8 @@ pub struct Changed {
     pub query: Vec<u8>,
     /// Lines for its servers.
     pub lines: Vec<u8>,
+    /// The call of gRPC-Web that the request was.
+    pub call: Option<Call>,
     /// Paths that the route matches, as they are written.
     route: String,
     /// Address of the client's connection, and the one of the client as `match` takes it.
@@ -33,7 +37,7 @@ impl Changed {
         let route = match &route.path {
             PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path) => path.clone(),
         };
-        Changed { path, query, lines: Vec::new(), route, peer, source, is_tls }
+        Changed { path, query, lines: Vec::new(), call: None, route, peer, source, is_tls }
     }
 }
 

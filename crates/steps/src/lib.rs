@@ -15,6 +15,7 @@ pub mod errors;
 mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod grpc_web;
 pub mod limits;
 pub mod mirror;
 pub mod ranges;
@@ -79,6 +80,8 @@ pub struct Steps {
     /// Pace of bodies.
     pub throttle: Option<Throttle>,
     pub mirror: Option<Mirror>,
+    /// Whether calls of gRPC-Web are made ones of gRPC.
+    pub grpc_web: bool,
 }
 
 impl Steps {
@@ -118,6 +121,7 @@ impl Steps {
             body_limit: steps.body_limit,
             throttle: steps.throttle,
             mirror: steps.mirror.as_ref().map(|mirror| Mirror::of(mirror, random)),
+            grpc_web: steps.grpc_web,
         })
     }
 }

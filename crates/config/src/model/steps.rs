@@ -49,6 +49,9 @@ pub struct Steps {
     pub body_limit: Option<u64>,
     /// Pace of bodies. Absent: as fast as both sides go.
     pub throttle: Option<Throttle>,
+    /// Whether calls of gRPC-Web, as browsers make them, go to servers as calls of gRPC. Default no.
+    #[serde(skip_serializing_if = "is_default")]
+    pub grpc_web: bool,
     /// Copies for another backend. Absent: none.
     #[serde(skip)]
     pub mirror: Option<Mirror>,

@@ -42,6 +42,7 @@ pub(crate) fn steps(
         priority: forwarding::priority(section),
         throttle: throttle(section),
         body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
+        grpc_web: section.boolean_or("grpc_web", false),
         split,
     }
 }

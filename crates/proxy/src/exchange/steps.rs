@@ -19,7 +19,7 @@ use propylon_steps::ranges::Wanted;
 use super::answers::{answer_busy, answer_error, answer_fault, answer_here, word};
 use super::response::identify;
 use super::{Decision, act};
-use super::{attempt, change, identity, mirror};
+use super::{attempt, change, grpc_web, identity, mirror};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -82,6 +82,12 @@ async fn take_one_by_one(
     }
     if let Err(reject) = change::apply(client, request, snapshot) {
         return answer_fault(client, request, reject.fault);
+    }
+    if request.steps.as_ref().is_some_and(|steps| steps.grpc_web) {
+        let taken = Box::pin(grpc_web::take(client, request, snapshot)).await;
+        if let Err(after) = taken {
+            return after;
+        }
     }
     if let Action::Respond(respond) = &snapshot.shared.config.routes[route].action
         && let Some(after) = respond_here(client, request, snapshot, respond)

@@ -8,6 +8,7 @@
 mod body;
 mod compression;
 mod downstream;
+mod grpc_web;
 mod http1_pair;
 mod limits;
 mod progress;
@@ -32,7 +33,7 @@ use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::body::Upload;
 use self::body::write_whole_chunked;
-use self::compression::Compression;
+use self::compression::Rewriting;
 use self::downstream::{Downstream, Head, Piece};
 pub use self::downstream::{decoded, poll_fill};
 use self::http1_pair::Http1Pair;
@@ -420,9 +421,10 @@ impl<'a> Transfer<'a> {
         if self.progress.request.changes_response && self.amend() {
             return Ended::Over(self.replace().await);
         }
-        match Compression::begin(self) {
+        match Rewriting::begin(self) {
             None => self.relay().await,
-            Some(compression) => Box::pin(compression.relay(self)).await,
+            Some(Rewriting::Compressed(compression)) => Box::pin(compression.relay(self)).await,
+            Some(Rewriting::Web(call)) => Box::pin(call.relay(self)).await,
         }
     }
 

@@ -64,9 +64,10 @@ impl Upload {
         let empty = match request.head.body {
             RequestBody::None | RequestBody::Length(0) => true,
             RequestBody::Length(_) => false,
-            RequestBody::Chunked => match request.body_limit() {
-                Some(left) => return Upload::LimitedStream { begun: false, left },
-                None => false,
+            RequestBody::Chunked => match request.steps.is_some().then(|| (request.own_body(), request.body_limit())) {
+                Some((Some(body), _)) => return Upload::Stream { empty: false, begun: true, kept: Some(body.into()) },
+                Some((None, Some(left))) => return Upload::LimitedStream { begun: false, left },
+                Some((None, None)) | None => false,
             },
         };
         Upload::Stream { empty, begun: false, kept: None }

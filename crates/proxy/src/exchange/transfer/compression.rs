@@ -18,6 +18,7 @@ use propylon_net::buffer::LARGE_BYTES;
 use propylon_steps::{ResponseChange, Steps};
 
 use super::downstream::{Downstream, Head};
+use super::grpc_web::WebCall;
 use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
@@ -47,13 +48,21 @@ pub struct Compression {
     is_ended: bool,
 }
 
-impl Compression {
+/// A response that is written anew on its way.
+pub enum Rewriting {
+    Compressed(Compression),
+    Web(WebCall),
+}
+
+impl Rewriting {
     /// Begins with a response whose head is complete; `None`: it goes on as it is.
     #[inline(always)]
-    pub fn begin(transfer: &mut Transfer<'_>) -> Option<Compression> {
-        if transfer.progress.request.steps.is_none() { None } else { decide(transfer) }
+    pub fn begin(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
+        if transfer.progress.request.steps.is_none() { None } else { rewriting(transfer) }
     }
+}
 
+impl Compression {
     pub async fn relay(mut self, transfer: &mut Transfer<'_>) -> Ended {
         if let Err(stop) = self.send_head(transfer) {
             return transfer.fail(stop);
@@ -214,6 +223,14 @@ impl Compression {
 
 /// Decides what becomes of a response of a route with steps.
 #[cold]
+fn rewriting(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
+    match WebCall::begin(transfer) {
+        Some(call) => Some(Rewriting::Web(call)),
+        None => decide(transfer).map(Rewriting::Compressed),
+    }
+}
+
+/// Decides on compression.
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
     let (pacer, plan) = (pacer(transfer, &steps), plan(transfer, &steps));

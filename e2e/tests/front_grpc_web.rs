@@ -1,0 +1,234 @@
+//! Calls of gRPC as browsers make them, to a server of gRPC by other people.
+
+use std::time::Duration;
+
+use propylon_e2e::engine::with;
+use propylon_e2e::program::curl;
+use propylon_e2e::python::PythonServer;
+use propylon_e2e::{Ending, Engine, Origin, Response, Scratch, holds};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const WEB: &str = "application/grpc-web+proto";
+const TEXT: &str = "application/grpc-web-text";
+
+/// A server of gRPC behind an engine whose route is for browsers too.
+struct Service {
+    _server: PythonServer,
+    engine: Engine,
+}
+
+impl Service {
+    fn new(more: &str) -> Service {
+        let server = PythonServer::start("grpc_server.py", &[]);
+        let config = format!("{}grpc_web = true\n{more}\n", with(&[server.address()], "", "protocol = \"h2\""));
+        Service { engine: Engine::start(&config), _server: server }
+    }
+
+    /// One call over HTTP/1.1, in the clear and over TLS; both are answered alike.
+    #[track_caller]
+    fn call(&self, method: &str, kind: &str, body: &[u8]) -> Response {
+        let ask = |listener: &str| {
+            let mut client = self.engine.client(listener);
+            client.read_timeout(LIMIT);
+            client.ask(request(method, kind, &format!("Content-Length: {}\r\n", body.len()), body))
+        };
+        let (plain, secure) = (ask("plain"), ask("web"));
+        assert_eq!((plain.status, &plain.body), (secure.status, &secure.body));
+        plain
+    }
+}
+
+fn request(method: &str, kind: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST /e2e.Peer/{method} HTTP/1.1\r\nHost: a.example\r\nContent-Type: {kind}\r\nX-Grpc-Web: 1\r\n{fields}\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn message(text: &[u8]) -> Vec<u8> {
+    [&[0][..], &(text.len() as u32).to_be_bytes(), text].concat()
+}
+
+/// Frames of a body: their first bytes, and what is in them.
+#[track_caller]
+fn frames(mut body: &[u8]) -> Vec<(u8, String)> {
+    let mut frames = Vec::new();
+    while let [kind, a, b, c, d, rest @ ..] = body {
+        let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+        frames.push((*kind, String::from_utf8_lossy(&rest[..length]).into_owned()));
+        body = &rest[length..];
+    }
+    assert!(body.is_empty(), "{body:?}");
+    frames
+}
+
+/// Output of `base64`, the program.
+fn base64(arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut command = std::process::Command::new("base64");
+    command.args(arguments);
+    propylon_e2e::program::run(command, input, LIMIT).ok().stdout
+}
+
+fn encoded(data: &[u8]) -> Vec<u8> {
+    base64(&["--wrap=0"], data)
+}
+
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(text).expect("base64");
+    let mut segments = Vec::new();
+    let mut from = 0;
+    while from < text.len() {
+        let end = text[from..].find('=').map_or(text.len(), |at| from + at.next_multiple_of(4));
+        segments.extend(base64(&["--decode"], text[from..end].as_bytes()));
+        from = end;
+    }
+    segments
+}
+
+fn status(frames: &[(u8, String)]) -> &str {
+    let (kind, lines) = frames.last().expect("a frame");
+    assert_eq!(*kind, 0x80);
+    lines.lines().find_map(|line| line.strip_prefix("grpc-status: ")).unwrap_or_else(|| panic!("{lines:?}"))
+}
+
+#[test]
+fn a_call_and_its_answer_are_those_of_grpc_with_trailers_as_the_last_frame() {
+    let service = Service::new("");
+    let answer = service.call("Unary", WEB, &message(b"hello"));
+    assert_eq!((answer.status, answer.field("Content-Type")), (200, Some("application/grpc-web")));
+    let found = frames(&answer.body);
+    assert_eq!(found[0], (0, "hello".into()));
+    assert_eq!((found.len(), status(&found)), (2, "0"));
+    assert!(answer.fields("grpc-status").is_empty() && answer.trailers.is_empty());
+    let line = service.engine.logged_path("/e2e.Peer/Unary");
+    assert_eq!((&line["protocol"], &line["status"]), (&"HTTP/1.1".into(), &200.into()));
+}
+
+#[test]
+fn calls_in_base64_are_answered_in_it() {
+    let service = Service::new("");
+    for text in [&b"h"[..], b"he", b"hel", b"", &[b'x'; 100_000]] {
+        let answer = service.call("Unary", TEXT, &encoded(&message(text)));
+        assert_eq!((answer.status, answer.field("Content-Type")), (200, Some(TEXT)), "{}", answer.text());
+        let found = frames(&decoded(&answer.body));
+        assert_eq!(found[0], (0, String::from_utf8_lossy(text).into_owned()));
+        assert_eq!((found.len(), status(&found)), (2, "0"));
+    }
+    // In the other form, where the client says so; and padded in the midst.
+    let accept = format!("Accept: {WEB}\r\n");
+    let whole = message(b"hello");
+    let body = [encoded(&whole[..4]), encoded(&whole[4..])].concat();
+    let fields = format!("{accept}Content-Length: {}\r\n", body.len());
+    let answer = service.engine.client("plain").ask(request("Unary", TEXT, &fields, &body));
+    assert_eq!((answer.field("Content-Type"), &frames(&answer.body)[0].1[..]), (Some("application/grpc-web"), "hello"));
+}
+
+#[test]
+fn what_is_no_base64_or_too_long_is_refused() {
+    let service = Service::new("body_limit = \"9MiB\"");
+    let answer = service.call("Unary", TEXT, b"!!!!");
+    assert_eq!((answer.status, answer.text().contains("bad-body")), (400, true), "{}", answer.text());
+    let ask =
+        |fields: &str, body: &[u8]| service.engine.client("plain").ask(request("Unary", TEXT, fields, body)).status;
+    assert_eq!(ask("Content-Length: 8000000\r\n", b"AAAA"), 413);
+    assert_eq!(ask("Transfer-Encoding: chunked\r\n", b"4\r\nAAAA\r\n"), 411);
+    let whole = encoded(&message(b"hi"));
+    let chunk = [format!("{:x}\r\n", whole.len()).as_bytes(), &whole, b"\r\n0\r\n\r\n"].concat();
+    assert_eq!(ask("Transfer-Encoding: chunked\r\n", &chunk), 200);
+    // A connection serves on behind such a body, and behind one that comes in pieces.
+    let mut client = service.engine.client("plain");
+    for part in request("Unary", TEXT, &format!("Content-Length: {}\r\n", whole.len()), &whole).chunks(7) {
+        client.send(part);
+    }
+    assert_eq!(frames(&decoded(&client.read_response().body))[0].1, "hi");
+    let plain = message(b"again");
+    let answer = client.ask(request("Unary", WEB, &format!("Content-Length: {}\r\n", plain.len()), &plain));
+    assert_eq!(frames(&answer.body)[0].1, "again");
+}
+
+#[test]
+fn streams_of_messages_come_as_they_are_sent_and_end_with_their_status() {
+    let service = Service::new("");
+    let answer = service.call("Give", WEB, &message(b"50"));
+    let found = frames(&answer.body);
+    assert_eq!((found.len(), &found[49].1[..], status(&found)), (51, "message 49", "0"));
+    let answer = service.call("FailLate", TEXT, &encoded(&message(b"")));
+    let found = frames(&decoded(&answer.body));
+    assert_eq!((found.len(), status(&found)), (4, "8"));
+    assert!(found[3].1.contains("grpc-message: that was all\r\n"), "{found:?}");
+    // Messages of a stream that hangs are there before its end.
+    let mut client = service.engine.client("plain");
+    let body = message(b"web");
+    client.send(request("Hang", WEB, &format!("Content-Length: {}\r\n", body.len()), &body));
+    client.read_head();
+    assert_eq!(client.read_exact(15), b"a\r\n\0\0\0\0\x05begun\r\n");
+    drop(client);
+    service._server.says("ended web");
+}
+
+#[test]
+fn a_call_that_fails_at_once_has_its_status_in_the_body() {
+    let service = Service::new("");
+    for (kind, body) in [(WEB, message(b"not here")), (TEXT, encoded(&message(b"not here")))] {
+        let answer = service.call("Fail", kind, &body);
+        let text = if kind == TEXT { decoded(&answer.body) } else { answer.body.clone() };
+        let found = frames(&text);
+        assert_eq!((answer.status, found.len(), status(&found)), (200, 1, "5"), "{found:?}");
+        assert!(found[0].1.contains("grpc-message: not here\r\n") && answer.fields("grpc-status").is_empty());
+    }
+}
+
+#[test]
+fn clients_of_http2_are_answered_the_same_and_calls_of_grpc_pass() {
+    let service = Service::new("");
+    let scratch = Scratch::new();
+    for (kind, is_text) in [(WEB, false), (TEXT, true)] {
+        let (body, out) = (message(b"over two"), scratch.join("out"));
+        let body = scratch.write("body", if is_text { encoded(&body) } else { body });
+        let url = format!("{}/e2e.Peer/Unary", service.engine.url("web"));
+        let (data, kind) = (format!("@{}", body.display()), format!("Content-Type: {kind}"));
+        let out_text = out.display().to_string();
+        let arguments = ["--http2", "--data-binary", &data, "--header", &kind, "--output", &out_text, &url];
+        curl(&arguments).ok();
+        let answer = std::fs::read(&out).expect("a body");
+        let found = frames(&if is_text { decoded(&answer) } else { answer });
+        assert_eq!((&found[0].1[..], status(&found)), ("over two", "0"));
+    }
+    let target = format!("localhost:{}", service.engine.address("plain").port());
+    propylon_e2e::python::python("grpc_client.py", &["unary", &target]).ok();
+    holds("no stream is left", || service.engine.metric("propylon_http2_streams", &[]) == 0.0);
+}
+
+#[test]
+fn pages_of_other_origins_may_call_and_what_is_no_answer_of_grpc_stays() {
+    let cors = "cors = { origins = [\"https://shop.example\"], headers = [\"content-type\", \"x-grpc-web\"], max_age = \"60s\" }";
+    let service = Service::new(cors);
+    let preflight = "OPTIONS /e2e.Peer/Unary HTTP/1.1\r\nHost: a.example\r\nOrigin: https://shop.example\r\n\
+                     Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type,x-grpc-web\r\n\r\n";
+    let answer = service.engine.client("plain").ask(preflight);
+    assert_eq!((answer.status, answer.field("Access-Control-Allow-Origin")), (204, Some("https://shop.example")));
+    let body = message(b"hi");
+    let fields = format!("Origin: https://shop.example\r\nContent-Length: {}\r\n", body.len());
+    let answer = service.engine.client("plain").ask(request("Unary", WEB, &fields, &body));
+    assert_eq!(answer.field("Access-Control-Allow-Origin"), Some("https://shop.example"));
+    assert_eq!(status(&frames(&answer.body)), "0");
+    // A server of HTTP/1.1 behind another engine answers with a page.
+    let page = Origin::always("HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nno");
+    let behind = Engine::start(&with(&[page.address()], "", ""));
+    let config = format!("{}grpc_web = true\n", with(&[behind.address("plain")], "", "protocol = \"h2\""));
+    let engine = Engine::start(&config);
+    let answer = engine.client("plain").ask(request("Unary", WEB, &fields, &body));
+    assert_eq!((answer.status, answer.field("Content-Type"), answer.text()), (403, Some("text/html"), "no".into()));
+    let heads = page.received_text();
+    assert!(heads.contains("application/grpc+proto\r\n") && !heads.contains("grpc-web+"), "{heads}");
+}
+
+#[test]
+fn a_client_that_leaves_with_half_a_body_ends_its_call() {
+    let service = Service::new("");
+    let mut client = service.engine.client("plain");
+    client.send(request("Unary", TEXT, "Content-Length: 400\r\n", b"AAAA"));
+    client.finish();
+    assert_eq!(client.ending(), Ending::Clean);
+    assert_eq!(service.engine.logged("the call", |_| true)["fault"], "client-closed");
+}
