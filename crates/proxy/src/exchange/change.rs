@@ -1,18 +1,16 @@
 //! Changes that a route makes to its requests and to their responses: facts of the request in hand, and the places in
 //! its life where they are made. What the changes are is compiled in `propylon_steps::change`.
 
-use std::rc::Rc;
-
 use propylon_config::Fact;
 use propylon_http::h1::Reject;
 use propylon_steps::change::OwnFields;
-use propylon_steps::{Changed, Facts, Steps, conditions};
+use propylon_steps::{Changed, Facts, conditions};
 
 use super::heads::forwarded;
 use crate::answer::Answer;
 use crate::client::facts::tls_fact;
 use crate::client::side::ClientSide;
-use crate::request::Request;
+use crate::request::{Request, Taken};
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Trace;
 use crate::upstream::backend::Backend;
@@ -34,7 +32,7 @@ pub fn apply(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnap
 
 /// Notes what a request is before anything is changed of it, where its route changes it or its response.
 pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, route: usize) {
-    let is_needed = |steps: &Rc<Steps>| steps.request.is_some() || steps.response.is_some() || steps.grpc_web;
+    let is_needed = |steps: &Taken| steps.request.is_some() || steps.response.is_some() || steps.grpc_web;
     if !request.steps.as_ref().is_some_and(is_needed) {
         return;
     }
