@@ -225,8 +225,8 @@ fn large_bodies_are_whole_where_links_are_narrow() {
     assert_eq!(story.packets(&["answered_too_big", "dropped_too_big", "dropped_failed"]), 0, "{}", story.shared.logs());
     story.shared.rig.narrow_engines(1500);
     story.shared.rig.narrow_clients(1280);
-    // A kernel forgets what it has learnt whenever its routes change, as BIRD has them do at leisure when a link has become
-    // narrower: the transfer that comes next is told again.
+    // A kernel forgets what it has learnt whenever its routes change, as BIRD has them do at leisure when a link has
+    // become narrower: the transfer that comes next is told again.
     let mut left = ROUNDS_MAX;
     loop {
         for vip in [VIP.into(), VIP6.into()] {
