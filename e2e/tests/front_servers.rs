@@ -173,8 +173,8 @@ fn sockets_share_requests_with_addresses_by_weight_and_one_that_refuses_is_passe
         engine.metric("propylon_server_connect_failures_total", &[("backend", "app"), ("server", server)])
     };
     assert!(failures(&format!("unix:{left}")) > 0.0 && failures(&format!("unix:{two}")) == 0.0);
-    let log = engine.stderr().join("\n");
-    assert!(log.contains(&format!("server unix:{left}: ")) && log.contains("nobody listens"), "{log}");
+    let told = |what: &str| engine.stderr().join("\n").contains(what);
+    holds("the log says why", || told(&format!("server unix:{left}: ")) && told("nobody listens"));
     // A server that left its socket behind is at fault, not the engine.
     let alone = Engine::start(&with(&[&left], "", "retries = 0"));
     let refused = alone.client("plain").get("/");
@@ -338,8 +338,8 @@ fn a_socket_is_reached_with_few_rights_and_where_it_is_not_the_log_says_whose_le
     assert_eq!(engine.client("plain").get("/").text(), "one");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("our own socket");
     assert_eq!(engine.client("plain").get("/").status, 502);
-    let log = engine.stderr().join("\n");
-    assert!(log.contains("Permission denied") && log.contains("(process.user) leave to write to the socket"), "{log}");
+    let told = |what: &str| engine.stderr().join("\n").contains(what);
+    holds("the log says why", || told("Permission denied") && told("(process.user) leave to write to the socket"));
 }
 
 /// A server's answer to everything, after which it closes; what it was asked is remembered.
