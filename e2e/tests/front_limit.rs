@@ -460,9 +460,10 @@ fn echo_or_send(bytes: usize) -> Origin {
     Origin::answering(move |request| {
         let at = request.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
         let said = format!("{}", request.len() - at);
-        let (body, kind) = if request.starts_with(b"GET") { (&body[..], "a") } else { (said.as_bytes(), "b") };
+        let is_sent = request.starts_with(b"GET") || request.starts_with(b"HEAD");
+        let (body, kind) = if is_sent { (&body[..], "a") } else { (said.as_bytes(), "b") };
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: x/{kind}\r\nContent-Length: {}\r\n\r\n", body.len());
-        [head.as_bytes(), body].concat()
+        [head.as_bytes(), if request.starts_with(b"HEAD") { b"" } else { body }].concat()
     })
 }
 
@@ -518,6 +519,12 @@ fn a_throttle_slows_bodies_down_and_neither_changes_them_nor_takes_them_for_stal
             }
         }
     });
+    let mut client = engine.client("plain");
+    for path in ["/first", "/second"] {
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+        let head = client.read_head();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("\r\nContent-Length: 163840\r\n"), "{head}");
+    }
     for line in engine.log() {
         assert!(line["fault"].is_null(), "{line}");
     }

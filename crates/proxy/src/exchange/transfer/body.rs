@@ -73,10 +73,10 @@ impl Upload {
         Upload::Stream { empty, begun: false, kept: None }
     }
 
-    /// Slows it down as its route says, unless it is here already.
+    /// Slows it down as its route says, unless it is here already. A tunnel is not.
     pub fn slow_down(&mut self, request: &Request, timers: &Rc<Timers>) {
         let throttle = request.steps.as_deref().and_then(|steps| steps.throttle);
-        if let Some(throttle) = throttle
+        if let Some(throttle) = throttle.filter(|_| request.head.upgrade.is_none())
             && let Some(per_second) = throttle.upload
             && !self.is_whole()
             && !matches!(self, Upload::Paced(_))
