@@ -1,5 +1,6 @@
 //! What is in another process's memory.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
@@ -47,6 +48,64 @@ pub fn found(pid: u32, needles: &[(String, Vec<u8>)]) -> Vec<String> {
     }
     found
 }
+
+/// The writable memory of a process at one moment, by pages, as far as there is something in it, and without the stacks
+/// of its threads, which are each one's own.
+pub struct Pages(HashMap<u64, Box<[u8]>>);
+
+impl Pages {
+    /// The memory of a process that may go on meanwhile.
+    #[track_caller]
+    pub fn of(pid: u32) -> Pages {
+        let memory = File::open(format!("/proc/{pid}/mem")).expect("its memory");
+        let page_map = File::open(format!("/proc/{pid}/pagemap")).expect("its page table");
+        let mut pages = HashMap::new();
+        let stacks = stacks(pid);
+        for (start, end) in regions(pid).into_iter().filter(|(start, _)| !stacks.contains(start)) {
+            let mut entries = vec![0; ((end - start) / PAGE_BYTES) as usize * ENTRY_BYTES];
+            let length = page_map.read_at(&mut entries, start / PAGE_BYTES * ENTRY_BYTES as u64).unwrap_or(0);
+            for (index, entry) in entries[..length].chunks_exact(ENTRY_BYTES).enumerate() {
+                let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
+                let address = start + index as u64 * PAGE_BYTES;
+                let mut page = vec![0; PAGE_BYTES as usize].into_boxed_slice();
+                if entry & PRESENT != 0 && memory.read_exact_at(&mut page, address).is_ok() {
+                    pages.insert(address, page);
+                }
+            }
+        }
+        Pages(pages)
+    }
+
+    /// Addresses of lines of so many bytes that are others now than they were.
+    pub fn changed<'a>(&'a self, before: &'a Pages, line_bytes: u64) -> impl Iterator<Item = u64> + 'a {
+        static NOTHING: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+        self.0.iter().flat_map(move |(address, now)| {
+            let before = before.0.get(address).map_or(&NOTHING[..], |page| &page[..]);
+            let lines = now.chunks(line_bytes as usize).zip(before.chunks(line_bytes as usize));
+            let is_other = |(_, (now, before)): &(usize, (&[u8], &[u8]))| now != before;
+            lines.enumerate().filter(is_other).map(move |(index, _)| address + index as u64 * line_bytes)
+        })
+    }
+}
+
+/// Addresses at which stacks of threads begin: behind a page that nobody may touch.
+fn stacks(pid: u32) -> Vec<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
+    let guards = maps.lines().filter(|line| line.contains(" ---p "));
+    let range = guards.filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+    let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+    range
+        .map(|(start, end)| (number(start), number(end)))
+        .filter(|(start, end)| end - start == PAGE_BYTES)
+        .map(|(_, end)| end)
+        .collect()
+}
+
+const PAGE_BYTES: u64 = 4096;
+/// An entry of a process's page table, and the bits of a page that is in memory or swapped out (Linux,
+/// admin-guide/mm/pagemap).
+const ENTRY_BYTES: usize = 8;
+const PRESENT: u64 = 0b11 << 62;
 
 fn regions(pid: u32) -> Vec<(u64, u64)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
