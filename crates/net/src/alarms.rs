@@ -80,7 +80,7 @@ impl Alarms {
     /// Waits for the timer, and wakes those who are due.
     async fn ring(&self) -> io::Result<()> {
         let mut ready = self.timer.readable().await?;
-        // What has expired is asked of the clock.
+        // The clock says whose time has come.
         let _ = rustix::io::read(self.timer.get_ref(), &mut [0; size_of::<u64>()]);
         ready.clear_ready();
         let now = Instant::now();
@@ -171,7 +171,7 @@ mod tests {
                         woken.borrow_mut().push(millis);
                     })
                 });
-                // Whoever gives up is nobody's business.
+                // A sleeper that gives up leaves nothing behind.
                 let given_up = spawn_local(sleep(Duration::from_millis(10)));
                 tokio::task::yield_now().await;
                 given_up.abort();

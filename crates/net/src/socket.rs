@@ -487,9 +487,9 @@ impl Socket {
     }
 }
 
-/// Reads where the event loop knows of something to be read, which it is asked by a look: a poll would leave a waker for
-/// the case that there is nothing. `None` in that case. A read that fills less than it was given has taken all there is, of
-/// which the event loop is told as if the read had failed: it knows no other word for it.
+/// Reads where the event loop knows of something to be read, which it is asked by a look: a poll would leave a waker
+/// for the case that there is nothing. `None` in that case. A read that fills less than it was given has taken all
+/// there is, of which the event loop is told as if the read had failed: it knows no other word for it.
 fn read_now(stream: &tokio::net::TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     let most = into.len();
     let mut short = None;

@@ -247,7 +247,7 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
 /// cancelled, which the C library's call begins and ends with.
 ///
 /// # Errors
-/// Those of recv(2): `WouldBlock` on a socket that is non-blocking, where nothing has come.
+/// Errors of recv(2): `WouldBlock` on a socket that is non-blocking, where nothing has come.
 #[inline]
 pub fn receive(stream: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(recv(stream, into, RecvFlags::empty())?.1)
@@ -256,7 +256,7 @@ pub fn receive(stream: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
 /// Writes as much as the kernel takes; as [`receive`]. A peer that has gone is an error and no signal.
 ///
 /// # Errors
-/// Those of send(2): `WouldBlock` on a socket that is non-blocking, where there is no room.
+/// Errors of send(2): `WouldBlock` on a socket that is non-blocking, where there is no room.
 #[inline]
 pub fn send_now(stream: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)

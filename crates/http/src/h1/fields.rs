@@ -536,8 +536,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The next line without its CRLF, or none while its end is not there. Inlined, as [`parse_field`] is, into the one loop
-    /// of each kind of head: a call and a result in memory cost as much as half a line.
+    /// The next line without its CRLF, or none while its end is not there. Inlined, as [`parse_field`] is, into the one
+    /// loop of each kind of head: a call and a result in memory cost as much as half a line.
     #[inline(always)]
     pub fn next(&mut self, buf: &[u8]) -> Result<Option<Span>, Reject> {
         let Some(found) = first_control(&buf[self.scanned..]) else {
