@@ -2,7 +2,7 @@
 //!
 //! The engine's memory is read from outside, line by line, while requests are served by one worker alone, and then by
 //! the other: at rest, and while a request is at its server, so that what is raised and lowered again is seen as well.
-//! What changes without any request is no request's doing.
+//! Changes without any request are no request's doing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! What servers of FastCGI send, and heads of requests as parameters.
+//! Records that servers of FastCGI send, and heads of requests as parameters.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -140,7 +140,7 @@ impl QueueTicket {
 /// Waiters by their tickets.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// By priority.
+    /// Waiters by priority.
     places: [BTreeMap<QueueTicket, T>; PRIORITIES],
 }
 

@@ -131,7 +131,7 @@ pub fn is_of_grpc(response: &ResponseHead, text: &[u8]) -> bool {
     format_of(&kind).is_some()
 }
 
-/// What follows in a type of gRPC's, which is in lower case.
+/// Rest of a type of gRPC's, which is in lower case.
 fn format_of(kind: &[u8]) -> Option<&[u8]> {
     kind.strip_prefix(GRPC).filter(|format| format.is_empty() || b"+;".contains(&format[0]))
 }
