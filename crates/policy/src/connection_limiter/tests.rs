@@ -304,7 +304,7 @@ impl World {
                 }
             }
         }
-        // It is one of the lowest who makes way, and in a queue that goes by its order the last of these.
+        // One of the lowest makes way, and in a queue that goes by its order the last of these.
         let is_lowest = |ticket: &QueueTicket| still.iter().all(|other| other.ticket.priority <= ticket.priority);
         assert!(displaced.iter().all(is_lowest));
         let is_last = |ticket: &QueueTicket, other: &QueueTicket| other.priority < ticket.priority || other < ticket;
