@@ -79,7 +79,7 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     let mut from = 0;
     while from < text.len() {
         let end = text[from..].find('=').map_or(text.len(), |at| from + at.next_multiple_of(4));
-        segments.extend(base64(&["--decode"], text[from..end].as_bytes()));
+        segments.extend(base64(&["--decode"], &text.as_bytes()[from..end]));
         from = end;
     }
     segments

@@ -94,11 +94,11 @@ impl Response {
             }
         }
         let has_early = !early.is_empty();
-        let is_kept = |name: &[u8]| {
-            !name.eq_ignore_ascii_case(b"content-type")
-                && !name.eq_ignore_ascii_case(b"trailer")
-                && !(has_early && is_status(name))
+        let is_restated = |name: &[u8]| {
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            is("content-type") || is("trailer") || has_early && is_status(name)
         };
+        let is_kept = |name: &[u8]| !is_restated(name);
         let mut out = Vec::new();
         response.restate(text, is_kept, &[("Content-Type", content_type)], &mut out);
         response.forget_length();

@@ -535,7 +535,7 @@ impl Explanation<'_> {
             line("timeouts", &json!(steps.timeouts).to_string());
         }
         if steps.priority != Priority::default() {
-            line("priority", &json!(steps.priority).as_str().unwrap_or_default().to_owned());
+            line("priority", json!(steps.priority).as_str().unwrap_or_default());
         }
         if let Some(bytes) = steps.body_limit {
             line("body_limit", &format!("{bytes} bytes"));

@@ -423,7 +423,7 @@ impl<'a> Transfer<'a> {
         }
         match Rewriting::begin(self) {
             None => self.relay().await,
-            Some(Rewriting::Compressed(compression)) => Box::pin(compression.relay(self)).await,
+            Some(Rewriting::Compressed(compression)) => Box::pin((*compression).relay(self)).await,
             Some(Rewriting::Web(call)) => Box::pin(call.relay(self)).await,
         }
     }

@@ -50,7 +50,7 @@ pub struct Compression {
 
 /// A response that is written anew on its way.
 pub enum Rewriting {
-    Compressed(Compression),
+    Compressed(Box<Compression>),
     Web(WebCall),
 }
 
@@ -226,7 +226,7 @@ impl Compression {
 fn rewriting(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
     match WebCall::begin(transfer) {
         Some(call) => Some(Rewriting::Web(call)),
-        None => decide(transfer).map(Rewriting::Compressed),
+        None => decide(transfer).map(|compression| Rewriting::Compressed(Box::new(compression))),
     }
 }
 
