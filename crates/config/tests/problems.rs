@@ -745,7 +745,7 @@ fn fastcgi_is_checked() {
         (&spoken(",params={'A-B'='x'}"), 7, 30, "\"A-B\" cannot be the name of a parameter"),
         (&spoken(",params={CONTENT_LENGTH='1'}"), 7, 30, "CONTENT_LENGTH has a meaning of its own"),
         (&spoken(",params={A='{tls.x}'}"), 7, 32, "nothing is known as {tls.x}"),
-        (&backend("protocol='fcgi'"), 6, 10, "did you mean \"fastcgi\"?"),
+        (&backend("protocol='fastcg'"), 6, 10, "did you mean \"fastcgi\"?"),
     ]);
 }
 
