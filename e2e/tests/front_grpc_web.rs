@@ -130,6 +130,7 @@ fn what_is_no_base64_or_too_long_is_refused() {
     assert_eq!((answer.status, answer.text().contains("bad-body")), (400, true), "{}", answer.text());
     let ask =
         |fields: &str, body: &[u8]| service.engine.client("plain").ask(request("Unary", TEXT, fields, body)).status;
+    assert_eq!(ask("Content-Length: 4\r\n", b"===="), 400);
     assert_eq!(ask("Content-Length: 8000000\r\n", b"AAAA"), 413);
     assert_eq!(ask("Transfer-Encoding: chunked\r\n", b"4\r\nAAAA\r\n"), 411);
     let whole = encoded(&message(b"hi"));

@@ -55,7 +55,7 @@ fn web_type(value: &[u8]) -> Option<(bool, Vec<u8>)> {
 pub fn decode(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(body.len() / 4 * 3);
     while !body.is_empty() {
-        let end = body.iter().position(|byte| *byte == b'=').map_or(body.len(), |at| at.next_multiple_of(4));
+        let end = body.iter().position(|byte| *byte == b'=').map_or(body.len(), |at| (at + 1).next_multiple_of(4));
         let (segment, rest) = body.split_at_checked(end)?;
         decoded.extend(Base64::decode_vec(std::str::from_utf8(segment).ok()?).ok()?);
         body = rest;
