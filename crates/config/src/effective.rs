@@ -287,6 +287,9 @@ mod tests {
         watch_config = true
         allow_world_readable_keys = true
         state = "state"
+        temp_dir = "bodies"
+        buffer_memory = "32MiB"
+        buffer_disk = "2GiB"
         resolver = { servers = ["10.0.0.2"], ttl_min = "1s" }
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
@@ -528,6 +531,7 @@ mod tests {
         timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
         retries = { attempts = 3, on = ["connect", "timeout", 503], backoff = "25ms" }
         priority = "low"
+        buffer = { request = { memory = "32KiB", disk = "3MiB" }, response = { memory = "128KiB", disk = 0 } }
         body_limit = "2MiB"
         throttle = { download = "1MiB", upload = "2KiB", after = "3MiB" }
         mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }

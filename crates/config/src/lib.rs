@@ -59,4 +59,4 @@ pub use parse::{
 pub use problem::{Problem, Severity, render, to_json};
 pub use provenance::{Lookup, Named, PUSHED, PUSHED_JSON, Provenance, SOURCE_BYTES_MAX};
 pub use source::Source;
-pub use units::size_text;
+pub use units::{Share, size_text};

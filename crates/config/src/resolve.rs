@@ -39,6 +39,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     questions(report, config, routes);
     priorities(report, config, routes);
     browsers_calls(report, config, routes);
+    buffers(report, config, routes);
     auth(report, config, routes);
     change::check(report, config, routes);
     logged_keys(report, config, routes);
@@ -558,6 +559,28 @@ fn questions(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             let what =
                 format!("`forward` asks in HTTP/1.1 or HTTP/2, and [backend.{}] has another `protocol`", backend.name);
             report.error(draft.span, what, "name a backend whose servers speak one of these");
+        }
+    }
+}
+
+/// Bodies that are held in files that there is no folder for, or of which more is let through than is held.
+fn buffers(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let (buffer, limit) = (&draft.route.steps.buffer, draft.route.steps.body_limit);
+        let all = [("request", buffer.request), ("response", buffer.response)];
+        for (key, bounds) in all.into_iter().filter_map(|(key, bounds)| Some((key, bounds?))) {
+            if bounds.disk > 0 && config.process.buffers.folder.is_none() {
+                let what = format!("`buffer.{key}` goes to files, and [process] has no `temp_dir` for them");
+                let fix = "add temp_dir = \"/var/lib/propylon/bodies\" to [process], or disk = 0 for memory alone";
+                report.error(draft.span, what, fix);
+                break;
+            }
+        }
+        if let (Some(bounds), Some(limit)) = (buffer.request, limit)
+            && limit > bounds.memory.saturating_add(bounds.disk)
+        {
+            let what = "`buffer.request` holds less than `body_limit` lets through: longer bodies get 413 before";
+            report.warning(draft.span, what, "lower `body_limit`, or raise `disk` of `buffer.request`");
         }
     }
 }

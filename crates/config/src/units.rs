@@ -1,8 +1,9 @@
 //! Durations and sizes, a whole number and a unit, and shares in percent.
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::model::Share;
+use serde::{Serialize, Serializer};
 
 const DURATION_FORM: &str = "write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"";
 /// Texts that [`duration`] reads, unless the number is too large.
@@ -13,6 +14,43 @@ pub(crate) const SIZE_PATTERN: &str = "^[0-9]+(B|kB|KiB|MB|MiB|GB|GiB)$";
 pub(crate) const SHARE_PATTERN: &str = "^[0-9.]+(%)$";
 const SHARE_FORM: &str = "write a number of percent, such as \"20%\" or \"2.5%\"";
 const SIZE_FORM: &str = "write a whole number and B, kB, KiB, MB, MiB, GB or GiB, such as \"16KiB\"";
+
+/// A part of something, as in `"2.5%"`: hundredths of a percent, 10,000 at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+impl Share {
+    /// A share of so many percent, 100 at most.
+    #[must_use]
+    pub const fn from_percent(percent: u32) -> Share {
+        assert!(percent <= 100, "a share of more than all");
+        Share(100 * percent)
+    }
+
+    /// A share of so many hundredths of a percent; `None` where that is more than all.
+    pub(crate) fn from_hundredths(hundredths: u32) -> Option<Share> {
+        (hundredths <= 10_000).then_some(Share(hundredths))
+    }
+
+    /// The share in hundredths of a percent.
+    #[must_use]
+    pub fn hundredths(self) -> u32 {
+        self.0
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The share as it is written.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 100.0)
+    }
+}
 
 /// A duration such as `250ms`, or what to do instead.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

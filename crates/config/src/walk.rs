@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::describe::{Form, Table, TableId};
-use crate::model::Share;
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -162,7 +161,7 @@ impl<'r, 't> Section<'r, 't> {
     }
 
     /// A part of something, in percent.
-    pub fn share(&mut self, key: &'static str) -> Option<Found<Share>> {
+    pub fn share(&mut self, key: &'static str) -> Option<Found<units::Share>> {
         let node = &self.forms(key, &[Form::Share])?.node;
         let written = match &node.value {
             Value::String(text) => text.to_string(),

@@ -59,7 +59,7 @@ fn every_key_of_a_listener_reaches_the_model() {
     let config = full();
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(web.at, At { line: 21, column: 11, length: 3 });
+    assert_eq!(web.at, At { line: 24, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
     assert_eq!(web.bind[1].at, At { line: 22, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
@@ -153,6 +153,9 @@ fn every_key_of_a_backend_reaches_the_model() {
     assert_eq!(said, (CookieSecure::Always, false, SameSite::Strict));
     assert_eq!((app.reuse, app.retries, app.max_idle, app.via), (Reuse::Aggressive, 0, 3, true));
     assert_eq!((app.retry_budget.share.hundredths(), app.retry_budget.min_per_second), (2_000, 0));
+    let folder = config.process.buffers.folder.as_ref().map(|folder| folder.path.as_path());
+    assert_eq!(folder, Some(Path::new("/etc/propylon/bodies")));
+    assert_eq!((config.process.buffers.memory, config.process.buffers.disk), (1 << 20, 1 << 30));
     let quick = &config.backends[1];
     let budget = (quick.retry_budget.share.hundredths(), quick.retry_budget.min_per_second);
     assert_eq!((quick.retries, budget), (3, (250, 7)));
@@ -266,6 +269,9 @@ fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let mirror = Mirror { backend: BackendId(0), millionths: 5_000, body_bytes_max: 2048, in_flight_max: 3 };
     assert_eq!(steps.mirror, Some(mirror));
     assert_eq!(steps.priority, Priority::High);
+    let bounds = |memory: u64, disk: u64| Some(BodyBounds { memory, disk });
+    let buffer = Buffer { request: bounds(16 << 10, 1 << 20), response: bounds(64 << 10, 1 << 30) };
+    assert_eq!(steps.buffer, buffer);
     assert_eq!((&steps.retries, steps.body_limit), (&Some(retries), Some(1024)));
 }
 

@@ -167,6 +167,7 @@ faults! {
     ClosedDuringRequest = "closed-during-request", Server, Client, 502;
     FirstByteTimeout = "first-byte-timeout", Server, Server, 504;
     RequestTimeout = "request-timeout", Server, Client, 504;
+    BufferFailed = "buffer-failed", Server, Engine, 503;
     RetriedStatus = "retried-status", Server, Server, 502;
     BodyTimeout = "body-timeout", Server, Server, 504;
     IdleBothWays = "idle-both-ways", Server, Client, 504;

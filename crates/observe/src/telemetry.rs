@@ -6,6 +6,7 @@
 mod acme;
 mod backend;
 mod batches;
+mod bodies;
 mod by_reason;
 mod cluster;
 mod compression;
@@ -35,6 +36,7 @@ pub use acme::AcmeMetrics;
 pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
+pub use bodies::BodyMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
 pub use cluster::{AnnounceMetrics, ClusterMetrics, FLOW_OUTCOMES, FlowsMetrics};
 pub use compression::{COMPRESSION_SKIPS, CompressionMetrics};
@@ -86,6 +88,7 @@ pub struct Telemetry {
     pub overload: ShortageMetrics,
     pub traces: TraceMetrics,
     pub compression: CompressionMetrics,
+    pub bodies: BodyMetrics,
     pub acme: AcmeMetrics,
     pub upgrades: UpgradeMetrics,
     /// Metrics of the cluster, of announced addresses and of flows, each where there are any.
@@ -297,6 +300,7 @@ impl Telemetry {
         let overload = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
         let compression = CompressionMetrics::new(r);
+        let bodies = BodyMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
         let cluster = config.cluster.as_ref().map(|_| ClusterMetrics::new(r));
@@ -324,6 +328,7 @@ impl Telemetry {
             overload,
             traces,
             compression,
+            bodies,
             acme,
             upgrades,
             cluster,

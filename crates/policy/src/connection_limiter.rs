@@ -253,9 +253,9 @@ impl<C> ConnectionLimiter<C> {
         self.join_again(wants, Arrival::at(now), now)
     }
 
-    /// Joins like [`ConnectionLimiter::join`], for a request that may have waited before, and has a priority. A full queue
-    /// refuses the newest waiter of its lowest priority, whether or not that is the one that joins; under overload, when
-    /// the newest are served first, the oldest of these is refused.
+    /// Joins like [`ConnectionLimiter::join`], for a request that may have waited before, and has a priority. A full
+    /// queue refuses the newest waiter of its lowest priority, whether or not that is the one that joins; under
+    /// overload, when the newest are served first, the oldest of these is refused.
     pub fn join_again(&self, wants: impl Into<Box<[usize]>>, arrival: Arrival, now: u64) -> Result<QueueTicket, Full> {
         let wants: Box<[usize]> = wants.into();
         let wants: Box<[_]> = wants.iter().map(|server| &self.servers[*server]).collect();

@@ -4,7 +4,8 @@
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
 //! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter, credits,
-//! budgets of repeats, tables of limits and the counts of connections by source and requests in flight, which are there to be shared.
+//! budgets of repeats, tables of limits and the counts of connections by source and requests in flight, which are there
+//! to be shared.
 
 pub mod admission;
 pub mod balance;

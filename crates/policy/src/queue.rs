@@ -6,10 +6,10 @@
 //! those who came last are served first; and where the queue is full the one who came first makes way. This is the
 //! adaptive LIFO of B. Maurer, "Fail at Scale", ACM Queue 13 (8), 2015.
 //!
-//! Some matter more than others: one of high priority counts as having come a while earlier than it did, one of low priority as
-//! much later. So a high one passes all that have not waited for longer than that, and nobody waits for ever behind those who come
-//! later: two tickets keep their order whatever the time. What the newest get stays within the priority whose turn it is, and a full queue
-//! turns away the lowest first.
+//! Some matter more than others: one of high priority counts as having come a while earlier than it did, one of low
+//! priority as much later. So a high one passes all that have not waited for longer than that, and nobody waits for
+//! ever behind those who come later: two tickets keep their order whatever the time. What the newest get stays within
+//! the priority whose turn it is, and a full queue turns away the lowest first.
 //!
 //! A long wait is no sign of overload by itself, as it is in CoDel (RFC 8289 §3.2): where a fixed number of clients
 //! wait for their answers and ask again, each waits for all others, and any other order than their own lets some wait

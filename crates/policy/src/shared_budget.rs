@@ -1,9 +1,9 @@
-//! A budget of repeats over all cores: a share of the requests, so that trouble is not multiplied, and a number for each
-//! second, so that little traffic has repeats too.
+//! A budget of repeats over all cores: a share of the requests, so that trouble is not multiplied, and a number for
+//! each second, so that little traffic has repeats too.
 //!
-//! A request writes a line of its own core's, and only while less than all is saved there. Whoever spends takes from its
-//! core first and then from the others, so that what one core has earned is not lost to another in trouble. What is for
-//! each second lies on one line, which is written only by those for whom nothing is saved.
+//! A request writes a line of its own core's, and only while less than all is saved there. Whoever spends takes from
+//! its core first and then from the others, so that what one core has earned is not lost to another in trouble. What is
+//! for each second lies on one line, which is written only by those for whom nothing is saved.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -6,6 +6,7 @@
 pub mod alpn;
 mod answer;
 pub mod batches;
+pub mod bodies;
 pub mod challenges;
 pub mod client;
 pub mod core;

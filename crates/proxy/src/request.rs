@@ -1,5 +1,6 @@
 //! A request in progress, and what is noted of it for the log and the metrics.
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -40,6 +41,8 @@ pub struct Request {
     pub hides_via: bool,
     /// Result of its route's changes, while there are any.
     pub changed: Option<Box<Changed>>,
+    /// Body that is held, as the exchange knows it, while a route's steps are taken.
+    pub held: Option<Rc<dyn Any>>,
     pub note: Note,
 }
 
@@ -108,6 +111,7 @@ impl Default for Request {
             lines: Vec::new(),
             hides_via: false,
             changed: None,
+            held: None,
             note: Note::default(),
         }
     }

@@ -239,6 +239,7 @@ impl Snapshot {
         let known = (earlier.map(|earlier| &*earlier.bodies), files == Files::ReadAgain);
         let bodies =
             bodies::reload(&config.body_files(), known, propylon_sys::read_whole_file, &mut findings, &mut kept);
+        findings.extend(crate::bodies::check(&config));
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
         findings.extend(config.backends.iter().flat_map(missing_sources));
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
@@ -261,6 +262,7 @@ impl Snapshot {
         let answers = Arc::new(answers::Answers::new(&config, &bodies));
         let (config, bodies) = (Arc::new(config), Arc::new(bodies));
         let tickets = sets;
+        crate::bodies::begin(&config, earlier.is_none());
         let snapshot = Snapshot {
             generation,
             config,
@@ -299,6 +301,7 @@ impl Snapshot {
             balance.circuit.set_limit(backend.circuit.first_limit(balance.circuit.limit()));
             balance.retries.set_terms(balance::retry_terms(backend));
         }
+        crate::bodies::put_into_effect(&self.config);
     }
 
     /// The limit of requests at a backend.

@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use propylon_config::{
-    Action, BackendId, Compress, Config, Encoding, Errors, PathRules, Redirect, RedirectPath, Respond, Route, Throttle,
+    self as config, Action, BackendId, Compress, Config, Encoding, Errors, PathRules, Redirect, RedirectPath, Respond,
+    Route, Throttle,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::RequestHead;
@@ -75,6 +76,8 @@ pub struct Steps {
     /// Limit on the whole request.
     pub time_limit: Option<Duration>,
     pub retries: Option<Retries>,
+    /// Bodies that are held.
+    pub buffer: config::Buffer,
     /// Longest body that a request may have, in bytes.
     pub body_limit: Option<u64>,
     /// Pace of bodies.
@@ -118,6 +121,7 @@ impl Steps {
             fallback: steps.fallback,
             time_limit: steps.timeouts.request,
             retries: steps.retries.as_ref().map(Retries::of),
+            buffer: steps.buffer,
             body_limit: steps.body_limit,
             throttle: steps.throttle,
             mirror: steps.mirror.as_ref().map(|mirror| Mirror::of(mirror, random)),

@@ -15,6 +15,7 @@ mod pipe;
 mod privileges;
 mod process;
 mod socket;
+mod temporary_file;
 mod version;
 mod whole_file;
 #[allow(unsafe_code, reason = "an allocator is unsafe by its nature")]
@@ -44,6 +45,7 @@ pub use socket::{
     connect_to_write_once, listen, listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable,
     peek_reset, receive, reset_on_close, send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
 };
+pub use temporary_file::temporary_file;
 pub use version::version;
 pub use whole_file::read_whole_file;
 pub use wiping::{Wiping, wipe_freed_memory};

@@ -99,6 +99,12 @@ const CRATES: &[CrateRules] = &[
         &["http", "policy", "tls", "crypto", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
+    // Bodies that are held, and threads for files: whoever polls is above it.
+    CrateRules::new(
+        "spool",
+        &["policy", "sys"],
+        &["tokio", "mio", "h2", "hyper", "http", "httparse", "rustls", "rustix", "libc", "socket2"],
+    ),
     // Proofs of whom a request is from: bytes in, a verdict out, and threads for verdicts that take long.
     CrateRules::new(
         "identity",
@@ -108,8 +114,8 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new(
         "proxy",
         &[
-            "signer", "steps", "compress", "fastcgi", "identity", "observe", "policy", "http", "net", "tls", "crypto",
-            "sys", "metrics", "config",
+            "signer", "steps", "spool", "compress", "fastcgi", "identity", "observe", "policy", "http", "net", "tls",
+            "crypto", "sys", "metrics", "config",
         ],
         &[
             "toml",

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::{At, Circuit, FastCgi, HealthCheck, Outlier, ProxyProtocol, TlsPolicy, Trust};
 use crate::shown;
+use crate::units::Share;
 
 /// A pool of interchangeable servers: `[backend.NAME]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -451,39 +452,6 @@ pub struct RetryBudget {
 impl Default for RetryBudget {
     fn default() -> RetryBudget {
         RetryBudget { share: Share::from_percent(20), min_per_second: 0 }
-    }
-}
-
-/// A part of something, as in `"2.5%"`: hundredths of a percent, 10,000 at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u32);
-
-impl Share {
-    /// A share of so many percent, 100 at most.
-    #[must_use]
-    pub const fn from_percent(percent: u32) -> Share {
-        assert!(percent <= 100, "a share of more than all");
-        Share(100 * percent)
-    }
-
-    /// A share of so many hundredths of a percent; `None` where that is more than all.
-    pub(crate) fn from_hundredths(hundredths: u32) -> Option<Share> {
-        (hundredths <= 10_000).then_some(Share(hundredths))
-    }
-
-    /// The share in hundredths of a percent.
-    #[must_use]
-    pub fn hundredths(self) -> u32 {
-        self.0
-    }
-}
-
-shown::serialize_as_displayed!(Share);
-
-/// The share as it is written.
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", f64::from(self.0) / 100.0)
     }
 }
 

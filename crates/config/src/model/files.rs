@@ -116,6 +116,9 @@ impl Config {
         if let Some(state) = &self.process.state {
             files.add(&state.path, FileAccess::WriteFolder, state.at);
         }
+        if let Some(folder) = &self.process.buffers.folder {
+            files.add(&folder.path, FileAccess::WriteFolder, folder.at);
+        }
         if let Some(socket) = &self.process.upgrade_socket {
             files.add(&socket.path, FileAccess::Socket, socket.at);
         }

@@ -64,6 +64,39 @@ pub enum Priority {
     Low,
 }
 
+/// Bodies of a route that are held, so that slow clients hold no server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Buffer {
+    /// Requests' bodies, whole, before a server is asked. Absent: they go on as they come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<BodyBounds>,
+    /// Responses' bodies. Absent: servers send as fast as clients take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<BodyBounds>,
+}
+
+impl Buffer {
+    /// Whether no bodies are held.
+    pub fn is_off(&self) -> bool {
+        *self == Buffer::default()
+    }
+}
+
+/// Bytes that are held of one body, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BodyBounds {
+    /// Bytes in memory. Default 64 KiB.
+    pub memory: u64,
+    /// Bytes in a file. Default 1 GiB.
+    pub disk: u64,
+}
+
+impl Default for BodyBounds {
+    fn default() -> BodyBounds {
+        BodyBounds { memory: 64 << 10, disk: 1 << 30 }
+    }
+}
+
 /// Repeats of a route's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Retries {

@@ -49,6 +49,9 @@ pub struct Process {
     /// Sandbox: permissions that the process gives up once it serves.
     #[serde(flatten)]
     pub sandbox: Sandbox,
+    /// Room for bodies that are held for slow clients.
+    #[serde(flatten)]
+    pub buffers: BodyBuffers,
     /// Whether private key files that every account of the machine may read or change are used, with a warning. Default
     /// no: such files are refused.
     pub allow_world_readable_keys: bool,
@@ -71,6 +74,26 @@ pub struct Sandbox {
 impl Default for Sandbox {
     fn default() -> Sandbox {
         Sandbox { on: true, paths: Vec::new(), ports: None }
+    }
+}
+
+/// Room for bodies that are held for slow clients, over all routes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BodyBuffers {
+    /// Bytes in memory at most. Default 64 MiB.
+    #[serde(rename = "buffer_memory")]
+    pub memory: u64,
+    /// Bytes in files at most. Default 4 GiB.
+    #[serde(rename = "buffer_disk")]
+    pub disk: u64,
+    /// Folder of the files. Absent: none is made.
+    #[serde(rename = "temp_dir")]
+    pub folder: Option<StateFolder>,
+}
+
+impl Default for BodyBuffers {
+    fn default() -> BodyBuffers {
+        BodyBuffers { memory: 64 << 20, disk: 4 << 30, folder: None }
     }
 }
 

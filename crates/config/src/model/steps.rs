@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, Priority, RequestChanges, ResponseChanges, Retries,
+    Auth, BackendId, Buffer, Compress, Cors, Errors, Limit, Mirror, Priority, RequestChanges, ResponseChanges, Retries,
     RouteTimeouts, SecurityHeaders, Split,
 };
 
@@ -45,6 +45,9 @@ pub struct Steps {
     /// Priority where requests wait for a connection to a server. Default normal.
     #[serde(skip_serializing_if = "is_default")]
     pub priority: Priority,
+    /// Bodies that are held, so that slow clients hold no server. Default none.
+    #[serde(skip_serializing_if = "Buffer::is_off")]
+    pub buffer: Buffer,
     /// Longest body that a request may have, in bytes. Absent: any.
     pub body_limit: Option<u64>,
     /// Pace of bodies. Absent: as fast as both sides go.

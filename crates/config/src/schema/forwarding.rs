@@ -1,5 +1,5 @@
 //! Steps of `[[route]]` about where its requests go: `backend` as a list, `sticky`, `fallback`, `timeouts`, `retries`,
-//! `priority`, `mirror`.
+//! `priority`, `buffer`, `mirror`.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,10 @@ use super::values::{DAY, HOUR, MILLISECOND, seconds, up_to};
 use super::{balance, sticky};
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{At, BackendId, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky, Split, Sticky};
+use crate::model::{
+    At, BackendId, BodyBounds, Buffer, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky, Split,
+    Sticky,
+};
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
@@ -21,6 +24,9 @@ const STATUSES: RangeInclusive<i128> = 500..=599;
 const MILLIONTHS: u32 = 1_000_000;
 /// Each copy under way may have as much.
 const MIRRORED_BODY_BYTES_MAX: u64 = 1024 * 1024;
+/// From nothing to a GiB in memory, and to a TiB in a file.
+const HELD_MEMORY_MAX: u64 = 1 << 30;
+const HELD_DISK_MAX: u64 = 1 << 40;
 const BACKEND_FORM: &str =
     "the name of a backend, or a list such as [{ name = \"a\", weight = 90 }, { name = \"b\", weight = 10 }]";
 const ON_FORM: &str = "\"connect\", \"reset\", \"timeout\", or a status from 500 to 599";
@@ -169,6 +175,43 @@ pub(super) fn priority(section: &mut Section<'_, '_>) -> Priority {
     section.choice_or("priority", &choices, Priority::Normal)
 }
 
+/// Reads `buffer`.
+pub(super) fn buffer(section: &mut Section<'_, '_>) -> Buffer {
+    let Some(mut table) = section.table("buffer") else { return Buffer::default() };
+    table.any_of(&[&["request"], &["response"]]);
+    let buffer = Buffer { request: body_bounds(&mut table, "request"), response: body_bounds(&mut table, "response") };
+    let (report, span) = (table.report, table.span);
+    if table.close() && buffer.is_off() && report.is_whole() {
+        report.warning(span, "`buffer` holds nothing", "add request = true or response = true, or remove it");
+    }
+    buffer
+}
+
+/// Reads which bodies are held: `true`, or their bounds.
+fn body_bounds(table: &mut Section<'_, '_>, key: &'static str) -> Option<BodyBounds> {
+    table.default_is(key, || false.into());
+    let entry = table.forms(key, &[Form::Boolean, Form::Table])?;
+    let default = BodyBounds::default();
+    match &entry.node.value {
+        Value::Boolean(is_on) => is_on.then_some(default),
+        _ => {
+            let mut bounds = Section::of(table.report, &entry.node, key, entry.node.span)?;
+            let memory = bounds.size_or("memory", 0..=HELD_MEMORY_MAX, default.memory);
+            let disk = bounds.size_or("disk", 0..=HELD_DISK_MAX, default.disk);
+            if memory == 0 && disk == 0 {
+                let what = format!("`{key}` holds nothing");
+                table.report.error(
+                    entry.node.span,
+                    what,
+                    format!("write {key} = false, or give it `memory` or `disk`"),
+                );
+            }
+            bounds.close();
+            Some(BodyBounds { memory, disk })
+        }
+    }
+}
+
 /// Reads `retries`: their number, or a table.
 pub(super) fn retries(section: &mut Section<'_, '_>) -> Option<Retries> {
     let report = section.report;
@@ -274,7 +317,7 @@ fn percent(table: &mut Section<'_, '_>) -> Option<u32> {
 
 /// Says which key of a route needs a backend, where it has none.
 pub(super) fn without_backend(section: &mut Section<'_, '_>) {
-    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "throttle", "mirror"] {
+    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "buffer", "throttle", "mirror"] {
         let Some(Entry { key_span, .. }) = section.entry(key) else { continue };
         let what = format!("`{key}` is about a backend, and this route has none");
         section.report.error(*key_span, what, "remove it, or give the route a `backend`");

@@ -11,8 +11,8 @@ use super::values::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::describe::Form;
 use crate::model::{
-    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, LogFormat, MemoryLimit, Process, Resolver,
-    Sandbox, StateFolder, Trust, UpgradeSocket, Workers,
+    AccessLog, Admin, AdminBind, Batch, Bind, BodyBuffers, HandshakeLimits, Level, Log, LogFormat, MemoryLimit,
+    Process, Resolver, Sandbox, StateFolder, Trust, UpgradeSocket, Workers,
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
@@ -25,6 +25,8 @@ const PORTS: RangeInclusive<i128> = 1..=65_535;
 const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
 /// Below it there is hardly room for the process itself.
 const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
+/// From nothing to 16 TiB.
+const BUFFER_BYTES: RangeInclusive<u64> = 0..=1 << 44;
 const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
 /// Limit of an address in Linux, without the zero at its end (unix(7)).
@@ -52,6 +54,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         upgrade_socket: None,
         resolver: Resolver::default(),
         sandbox: Sandbox::default(),
+        buffers: BodyBuffers::default(),
         allow_world_readable_keys: false,
     };
     let Some(mut section) = section else {
@@ -86,8 +89,26 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
     process.upgrade_socket = section.string("upgrade_socket").and_then(|found| upgrade_socket(&section, found, base));
     process.resolver = resolver(&mut section);
     process.sandbox = sandbox(&mut section, base);
+    process.buffers = buffers(&mut section, base);
     section.close();
     process
+}
+
+fn buffers(section: &mut Section<'_, '_>, base: &Path) -> BodyBuffers {
+    let (report, default) = (section.report, BodyBuffers::default());
+    let folder = section.string("temp_dir").and_then(|found| {
+        let at = report.at(found.span);
+        file(report, "temp_dir", found, base).map(|path| StateFolder { path, at })
+    });
+    let memory = section.size_or("buffer_memory", BUFFER_BYTES, default.memory);
+    let disk = section.size_or("buffer_disk", BUFFER_BYTES, default.disk);
+    if folder.is_none()
+        && let Some(entry) = section.entry("buffer_disk")
+    {
+        let what = "`buffer_disk` has no use without `temp_dir`";
+        report.warning(entry.key_span, what, "add temp_dir = \"/var/lib/propylon/bodies\", or remove it");
+    }
+    BodyBuffers { memory, disk, folder }
 }
 
 fn sandbox(section: &mut Section<'_, '_>, base: &Path) -> Sandbox {

@@ -40,6 +40,7 @@ pub(crate) fn steps(
         timeouts: forwarding::timeouts(section),
         retries: forwarding::retries(section),
         priority: forwarding::priority(section),
+        buffer: forwarding::buffer(section),
         throttle: throttle(section),
         body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
         grpc_web: section.boolean_or("grpc_web", false),

@@ -492,6 +492,13 @@ pub const TABLE: &[Condition] = &[
         "look at the servers; \"Repeats, and passing over\" in the manual tells of the budget",
     ),
     rises(
+        "buffers-exhausted",
+        "propylon_held_bodies_exhausted_total",
+        Warning,
+        "bodies go on unbuffered: the engine has no more room for bodies",
+        "raise process.buffer_memory or process.buffer_disk, or hold less with `buffer` of routes",
+    ),
+    rises(
         "server-timeouts",
         "propylon_timeouts_total",
         Warning,

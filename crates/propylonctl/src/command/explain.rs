@@ -534,6 +534,9 @@ impl Explanation<'_> {
         if steps.timeouts != RouteTimeouts::default() {
             line("timeouts", &json!(steps.timeouts).to_string());
         }
+        if !steps.buffer.is_off() {
+            line("buffer", &json!(steps.buffer).to_string());
+        }
         if steps.priority != Priority::default() {
             line("priority", json!(steps.priority).as_str().unwrap_or_default());
         }

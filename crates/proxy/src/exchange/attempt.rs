@@ -23,7 +23,7 @@ use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
 use crate::exchange::http10;
 use crate::exchange::record::{self, AttemptRecord, Reached};
-use crate::exchange::transfer::{Ended, Parts, Transfer, Upload};
+use crate::exchange::transfer::{Ended, Parts, Rest, Transfer, Upload};
 use crate::exchange::tunnel;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
@@ -48,12 +48,9 @@ pub async fn forward(
     let (state, handle) = (&backend.state, Rc::clone(client.listener()));
     request.note.backend = Some(backend.id.0);
     client.note_backend(backend.metrics());
-    let Some(_in_progress) = InProgress::begin(&backend.shared.circuit, state.pool.core()) else {
-        let core = Rc::clone(client.core());
-        core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
-        return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
+    let Some(in_progress) = InProgress::begin(&backend.shared.circuit, state.pool.core()) else {
+        return refuse_open(client, request, backend);
     };
-    backend.shared.retries.earn(state.pool.core());
     let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
     let mut forwarding = Forwarding::new(client, request, listener, backend);
@@ -78,6 +75,10 @@ pub async fn forward(
                 let after = match Transfer::run(parts, snapshot, backend, server_stream).await {
                     Ended::Failed(failed, permit) => Err((failed, permit)),
                     Ended::Over(after) => Ok(note_outcome(client, request, backend, after)),
+                    Ended::Held(rest) => {
+                        drop((retry_state.turn.take(), in_progress));
+                        return Box::pin(drain(client, request, backend, (rest, record))).await;
+                    }
                     Ended::Switched(switched) => {
                         note_outcome(client, request, backend, After::Next);
                         let ClientSide::Http1(connection) = client else { return After::Abort };
@@ -107,6 +108,20 @@ pub async fn forward(
             Box::pin(pause(client, request, &steps)).await;
         }
     }
+}
+
+/// Hands the rest of a response to its client, which is between that and this engine.
+async fn drain(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    backend: &Rc<Backend>,
+    (rest, mut record): (Box<Rest>, AttemptRecord),
+) -> After {
+    let after = rest.drain(client, request).await;
+    let after = note_outcome(client, request, backend, after);
+    record.fault = request.note.fault;
+    record::end_attempt(request, backend, &record);
+    after
 }
 
 /// Waits before the next attempt as long as the route says; not for a client that has gone, nor beyond the limit of
@@ -165,6 +180,7 @@ impl<'s> Forwarding<'s> {
             ClientSide::Http1(connection) => Upload::of(request, &connection.inbox, listener),
             ClientSide::Http2(_) => Upload::of_stream(request),
         };
+        backend.shared.retries.earn(backend.state.pool.core());
         let affinity = affinity(client, request, backend);
         Forwarding { backend, upload, retry_state: RetryState { affinity, ..RetryState::default() } }
     }
@@ -318,6 +334,9 @@ impl<'s> Forwarding<'s> {
         } else if !backend.spend_retry() {
             return Some(end_failed(client, request, (backend, upload), &failed));
         }
+        if let Upload::Held(held) = upload {
+            held.borrow_mut().rewind();
+        }
         core.metrics.increment(metrics.retries);
         request.note.fault = None;
         None
@@ -451,6 +470,12 @@ fn turns_to_fallback(client: &ClientSide<'_>, request: &mut Request, backend: &B
     client.core().metrics.increment(backend.metrics().fallbacks);
     request.note.fault = None;
     true
+}
+
+/// The answer to a request beyond those that may be at the backend.
+fn refuse_open(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>) -> After {
+    client.core().metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
+    refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen))
 }
 
 /// The answer to a request that got no connection, or the end of one whose client is gone.

@@ -38,6 +38,12 @@ pub async fn prepare(client: &mut ClientSide<'_>, request: &mut Request, upload:
     if request.head.body != RequestBody::Chunked || upload.kept().is_some() {
         return Ok(());
     }
+    if let Upload::Held(_) = upload {
+        // All of it has a length; some of it was more than the engine had room for.
+        let length = upload.held_length().ok_or(Refusal::Unfit(Fault::LengthRequired))?;
+        request.head.body = RequestBody::Length(length);
+        return Ok(());
+    }
     let timeout = client.core().snapshot().listener(client.listener()).timeouts.body.as_millis() as u64;
     let limit = request.body_limit().unwrap_or(u64::MAX);
     match client {

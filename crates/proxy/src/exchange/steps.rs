@@ -9,6 +9,7 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
+use propylon_spool::Bounds;
 use propylon_steps::answers::Place;
 use propylon_steps::bodies::Body;
 use propylon_steps::conditions;
@@ -18,6 +19,7 @@ use propylon_steps::ranges::Wanted;
 
 use super::answers::{answer_busy, answer_error, answer_fault, answer_here, word};
 use super::response::identify;
+use super::transfer::held;
 use super::{Decision, act};
 use super::{attempt, change, grpc_web, identity, mirror};
 use crate::answer::Answer;
@@ -44,6 +46,7 @@ pub async fn take(
     change::note(client, request, snapshot, route);
     let after = take_one_by_one(client, request, snapshot, route).await;
     change::end(request);
+    request.held = None;
     // A connection that is idle does not hold a configuration.
     request.steps = None;
     // The log comes next, also of a request that was refused before its proof was looked at.
@@ -187,6 +190,12 @@ async fn forward(
     if let Some(mirror) = &steps.mirror {
         mirror::send_copy(client, request, snapshot, mirror);
     }
+    if let Some(bounds) = steps.buffer.request {
+        let bounds = Bounds { memory: bounds.memory, disk: bounds.disk };
+        if let Err(after) = Box::pin(held::hold(client, request, snapshot, bounds)).await {
+            return after;
+        }
+    }
     let chosen = match &steps.split {
         None => Some(first),
         Some(split) => split.choose(&seen(client, request, snapshot), request.client_path()),
@@ -199,6 +208,10 @@ async fn forward(
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
     // Servers are numbered by backend, and so are those that cookies name.
     (request.note.server, request.note.cookie_server) = (None, None);
+    if request.held.is_some() {
+        // The held body says how it goes on.
+        request.head.body = RequestBody::Chunked;
+    }
     attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
 }
 

@@ -8,7 +8,9 @@
 mod body;
 mod compression;
 mod downstream;
+mod flow;
 mod grpc_web;
+pub mod held;
 mod http1_pair;
 mod limits;
 mod progress;
@@ -36,6 +38,7 @@ use self::body::write_whole_chunked;
 use self::compression::Rewriting;
 use self::downstream::{Downstream, Head, Piece};
 pub use self::downstream::{decoded, poll_fill};
+pub use self::flow::Rest;
 use self::http1_pair::Http1Pair;
 use self::limits::{DirectionLimit, Limits, Phase, Side};
 use self::progress::{PIECE_BYTES, Progress, Sending};
@@ -77,6 +80,8 @@ pub enum Ended {
     Over(After),
     /// The server said 101: the bytes are no longer HTTP.
     Switched(Box<Switched>),
+    /// The response has come whole, and its client has still to take some of it: nothing more is the server's.
+    Held(Box<Rest>),
     /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status.
     /// The permit of its connection, which is closed, can be used for another to the same server.
     Failed(Attempt, Option<Permit>),
@@ -85,7 +90,7 @@ pub enum Ended {
 impl Ended {
     /// The response is whole, as far as its client goes.
     fn is_in_order(&self) -> bool {
-        matches!(self, Ended::Over(After::Next | After::Close | After::Linger))
+        matches!(self, Ended::Held(_) | Ended::Over(After::Next | After::Close | After::Linger))
     }
 
     fn with_permit(self, permit: Option<Permit>) -> Ended {
@@ -712,7 +717,7 @@ impl<'a> Transfer<'a> {
             log_tls_failure(backend, server.connection.key.server, failure);
         }
         server.finish(&progress.core)
-            && matches!(ended, Ended::Over(After::Next | After::Close))
+            && matches!(ended, Ended::Held(_) | Ended::Over(After::Next | After::Close))
             && progress.sent
             && !progress.server_spent
             && progress.request.response.keep_alive
@@ -741,7 +746,11 @@ fn open(
     let permit = match server_stream {
         UpstreamStream::Connection(connection) => {
             if let ClientSide::Http2(stream) = client {
-                request.head.body = stream.framing(request.head.body, upload.kept());
+                request.head.body = match upload {
+                    Upload::Stream { kept, .. } => stream.framing(request.head.body, kept.as_deref()),
+                    Upload::LimitedStream { .. } => stream.framing(request.head.body, None),
+                    _ => request.head.body,
+                };
             }
             let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);
@@ -750,9 +759,12 @@ fn open(
         }
         UpstreamStream::Stream(permit) => permit,
         UpstreamStream::FastCgi(connection) => {
-            if let ClientSide::Http2(stream) = client {
-                request.head.body = stream.framing(request.head.body, upload.kept());
-            }
+            request.head.body = match (&mut *client, &**upload) {
+                // Its trailers are nothing to this server.
+                (_, Upload::Held(_)) => upload.held_length().map_or(request.head.body, RequestBody::Length),
+                (ClientSide::Http2(stream), _) => stream.framing(request.head.body, upload.kept()),
+                (ClientSide::Http1(_), _) => request.head.body,
+            };
             let opening = fastcgi::opening(client, request, snapshot, backend, &mut scratch);
             return Ok(Opened::FastCgi(Box::new(FastCgi::new(connection, &core, opening))));
         }
@@ -806,6 +818,6 @@ fn is_unanswered(ended: &Ended, fault: Option<Fault>) -> bool {
     match ended {
         Ended::Failed(failed, _) => failed.fault.status() == 504,
         Ended::Over(_) => fault.is_some(),
-        Ended::Switched(_) => false,
+        Ended::Switched(_) | Ended::Held(_) => false,
     }
 }

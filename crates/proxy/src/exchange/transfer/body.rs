@@ -1,5 +1,6 @@
 //! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use propylon_config::Listener;
@@ -7,6 +8,7 @@ use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
 use propylon_net::timers::Timers;
 
+use super::held::HeldUpload;
 use super::throttle::{Paced, Pacer};
 use crate::request::Request;
 
@@ -36,17 +38,21 @@ pub enum Upload {
         begun: bool,
         left: u64,
     },
+    /// Was read before a server was asked, all of it or some.
+    Held(Rc<RefCell<HeldUpload>>),
 }
 
 /// Bytes of a body that a copy is kept of, at most.
 pub const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 impl Upload {
-    pub fn of(request: &Request, inbox: &Buffer, listener: &Listener) -> Upload {
-        match request.head.body {
+    pub fn of(request: &mut Request, inbox: &Buffer, listener: &Listener) -> Upload {
+        let body = request.head.body;
+        match body {
             RequestBody::None => Upload::Whole(0),
             RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
             RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
+            RequestBody::Chunked if let Some(held) = held(request) => held,
             RequestBody::Chunked => match whole_chunked(inbox.readable()) {
                 Some(length) => Upload::Whole(length),
                 None => {
@@ -60,10 +66,12 @@ impl Upload {
         }
     }
 
-    pub fn of_stream(request: &Request) -> Upload {
-        let empty = match request.head.body {
+    pub fn of_stream(request: &mut Request) -> Upload {
+        let body = request.head.body;
+        let empty = match body {
             RequestBody::None | RequestBody::Length(0) => true,
             RequestBody::Length(_) => false,
+            RequestBody::Chunked if let Some(held) = held(request) => return held,
             RequestBody::Chunked => match request.steps.is_some().then(|| (request.own_body(), request.body_limit())) {
                 Some((Some(body), _)) => return Upload::Stream { empty: false, begun: true, kept: Some(body.into()) },
                 Some((None, Some(left))) => return Upload::LimitedStream { begun: false, left },
@@ -73,13 +81,14 @@ impl Upload {
         Upload::Stream { empty, begun: false, kept: None }
     }
 
-    /// Slows it down as its route says, unless it is here already. A tunnel is not.
+    /// Slows it down as its route says, unless it is here already, all of it or some: what was held has been slowed down
+    /// on its way here. A tunnel is not.
     pub fn slow_down(&mut self, request: &Request, timers: &Rc<Timers>) {
         let throttle = request.steps.as_deref().and_then(|steps| steps.throttle);
         if let Some(throttle) = throttle.filter(|_| request.head.upgrade.is_none())
             && let Some(per_second) = throttle.upload
             && !self.is_whole()
-            && !matches!(self, Upload::Paced(_))
+            && !matches!(self, Upload::Paced(_) | Upload::Held(_))
         {
             let pacer = Pacer::new(per_second, throttle.after, timers);
             let upload = std::mem::replace(self, Upload::Whole(0));
@@ -92,6 +101,7 @@ impl Upload {
         match self {
             Upload::Whole(_) | Upload::Stream { empty: true, .. } | Upload::Stream { kept: Some(_), .. } => true,
             Upload::Paced(paced) => paced.upload.is_whole(),
+            Upload::Held(held) => held.borrow().is_whole(),
             _ => false,
         }
     }
@@ -104,6 +114,7 @@ impl Upload {
             Upload::Length { remaining, .. } => *remaining == 0,
             Upload::Chunked { decoder, .. } => decoder.is_done(),
             Upload::Paced(paced) => paced.upload.is_read(),
+            Upload::Held(held) => held.borrow().is_whole(),
         }
     }
 
@@ -116,6 +127,7 @@ impl Upload {
             | Upload::Stream { begun, .. }
             | Upload::LimitedStream { begun, .. } => !begun,
             Upload::Paced(paced) => paced.upload.is_untouched(),
+            Upload::Held(held) => held.borrow().is_untouched(),
         }
     }
 
@@ -127,6 +139,28 @@ impl Upload {
             _ => None,
         }
     }
+
+    /// Drops the copy: the bytes are elsewhere.
+    pub fn forget_kept(&mut self) {
+        match self {
+            Upload::Stream { kept, .. } => *kept = None,
+            Upload::Paced(paced) => paced.upload.forget_kept(),
+            _ => {}
+        }
+    }
+
+    /// Length of a body that is held whole: a server that takes no chunks can be told of it.
+    pub fn held_length(&self) -> Option<u64> {
+        if let Upload::Held(held) = self { held.borrow().length() } else { None }
+    }
+}
+
+/// The body of a request that is held, from its beginning. A head whose body is said to be chunked may have one: how it
+/// goes on is said by what is held.
+fn held(request: &mut Request) -> Option<Upload> {
+    let held = Rc::clone(request.held.as_ref()?).downcast::<RefCell<HeldUpload>>().ok()?;
+    request.head.body = held.borrow_mut().rewind();
+    Some(Upload::Held(held))
 }
 
 /// The response body, from the server to the client.

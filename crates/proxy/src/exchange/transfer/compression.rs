@@ -1,9 +1,11 @@
-//! A response that is compressed, slowed down or robbed of trailers on its way: a transfer in pieces, with an encoder
-//! between the server's parts and the client, or with a head alone that says that it could have been.
+//! A response that is compressed, held, slowed down or robbed of trailers on its way: a transfer in pieces. Each step
+//! stands between the server's parts and the client, in this order: trailers that are withheld, the encoder, the place
+//! where parts wait for the client, the pace. A step that the response has no need of is left out; where all are, its
+//! head alone may say that it could have been compressed.
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use propylon_compress::encoder::Failed;
 use propylon_compress::encoders::Lease;
@@ -17,9 +19,10 @@ use propylon_net::budget::{self, Budget};
 use propylon_net::buffer::LARGE_BYTES;
 use propylon_steps::{ResponseChange, Steps};
 
+use super::body::Upload;
 use super::downstream::{Downstream, Head};
+use super::flow::HeldResponse;
 use super::grpc_web::WebCall;
-use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
 use super::throttle::Pacer;
@@ -31,15 +34,18 @@ use crate::request::Request;
 /// Bytes of a body that are encoded before others have their turn: a millisecond of work or so.
 const BYTES_PER_POLL_MAX: usize = 64 * 1024;
 
-/// A response whose head is written anew, and whose body may be compressed and slowed down.
+/// A response whose head is written anew, and whose body may be compressed, held and slowed down.
 pub struct Compression {
+    /// Change of the head, which may be none.
     rewrite: Rewrite,
-    /// Pace of the body; none: it goes as fast as both sides do.
-    pacer: Option<Pacer>,
-    /// Encoder of the body; none: there is no body, or it goes on as it is.
-    lease: Option<Lease>,
     /// Steps by which trailers are withheld; none: all go on.
     withholds: Option<Rc<Steps>>,
+    /// Encoder of the body; none: there is no body, or it goes on as it is.
+    lease: Option<Lease>,
+    /// Parts that wait for the client, with their pace if they have one; none: the server waits for it.
+    held: Option<Box<HeldResponse>>,
+    /// Pace of a body that is not held; none: it goes as fast as both sides do.
+    pacer: Option<Pacer>,
     /// Coded bytes on their way.
     out: Vec<u8>,
     /// The head is to go out with what there is of the body.
@@ -68,8 +74,17 @@ impl Compression {
             return transfer.fail(stop);
         }
         match poll_fn(|context| self.poll_body(transfer, context)).await {
-            Ok(()) => Ended::Over(transfer.over()),
+            Ok(()) => self.end(transfer),
             Err(stop) => transfer.fail(stop),
+        }
+    }
+
+    fn end(mut self, transfer: &mut Transfer<'_>) -> Ended {
+        let after = transfer.over();
+        match self.held.take() {
+            // A stream takes what is left by itself.
+            Some(held) if !(transfer.client.is_stream() && held.is_empty()) => Ended::Held(held.rest(transfer, after)),
+            _ => Ended::Over(after),
         }
     }
 
@@ -107,19 +122,38 @@ impl Compression {
         let Transfer { client, server, progress } = transfer;
         let mut encoded = 0;
         loop {
-            // A stream takes what is left by itself.
-            if self.is_ended && client.is_stream() {
+            if let Some(held) = &mut self.held
+                && let Poll::Ready(drained) = held.poll_drain(
+                    context,
+                    client,
+                    progress.request,
+                    (&mut progress.limits.download, &mut progress.outstanding),
+                )
+            {
+                drained?;
+            }
+            // A stream takes what is left by itself, and what is held needs no server.
+            if self.is_ended && (client.is_stream() || self.held.is_some()) {
                 return Poll::Ready(Ok(()));
             }
             let is_small = self.is_first_flight && client.outstanding() < FIRST_FLIGHT_BYTES;
             if self.is_ended || !is_small {
                 let room = client.poll_room(context);
                 progress.note_taken(client.outstanding());
-                if room.is_pending() {
-                    progress.limits.download.wait_for(Side::Client, &progress.core);
-                    return Poll::Pending;
+                // Parts that are held come before those that are read.
+                let waits = room.is_pending() || self.held.as_ref().is_some_and(|held| !held.is_empty());
+                if waits {
+                    match self.held.as_mut().map(|held| held.poll_room(context)) {
+                        Some(Poll::Ready(room)) => room?,
+                        _ => {
+                            progress.wait_for_client(self.held.as_deref());
+                            return Poll::Pending;
+                        }
+                    }
                 }
-                ready!(room)?;
+                if let Poll::Ready(room) = room {
+                    room?;
+                }
             }
             if self.is_ended {
                 return Poll::Ready(Ok(()));
@@ -148,7 +182,7 @@ impl Compression {
                 if self.flush(client, progress)? || std::mem::take(&mut self.is_first_flight) {
                     continue;
                 }
-                progress.limits.download.wait_for(Side::Server, &progress.core);
+                progress.wait_beside(self.held.as_deref());
                 return Poll::Pending;
             };
             progress.limits.download.clear();
@@ -171,7 +205,9 @@ impl Compression {
         self.is_ended = part.end.is_some();
         let Part { data, end } = part;
         let end = end.map(|lines| self.kept(lines));
-        let Some(lease) = &mut self.lease else { return client.pass(progress.request, Part { data, end }) };
+        let Some(lease) = &mut self.lease else {
+            return pass(&mut self.held, client, progress, Part { data, end });
+        };
         let mut data = data.unwrap_or_default();
         let length = data.len();
         lease.write(data.readable(), &mut self.out).map_err(failed)?;
@@ -216,32 +252,55 @@ impl Compression {
         progress.core.metrics.add(metrics.bytes_out(lease.kind.encoding), self.out.len() as u64);
         let data = (!self.out.is_empty()).then(|| progress.core.buffers.copy(&self.out));
         self.out.clear();
-        client.pass(progress.request, Part { data, end })?;
+        pass(&mut self.held, client, progress, Part { data, end })?;
         Ok(())
+    }
+}
+
+/// Hands a part on, or holds it.
+fn pass(
+    held: &mut Option<Box<HeldResponse>>,
+    client: &mut Downstream<'_>,
+    progress: &mut Progress<'_>,
+    part: Part,
+) -> Result<usize, Stop> {
+    match held {
+        Some(held) => held.pass(client, progress.request, part),
+        None => client.pass(progress.request, part),
     }
 }
 
 /// Decides what becomes of a response of a route with steps.
 #[cold]
 fn rewriting(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
+    let progress = &mut transfer.progress;
+    if let Upload::Held(_) = progress.upload
+        && progress.sent
+    {
+        // Nobody asks for it again.
+        *progress.upload = Upload::Whole(0);
+        progress.request.held = None;
+    }
     match WebCall::begin(transfer) {
         Some(call) => Some(Rewriting::Web(call)),
         None => decide(transfer).map(|compression| Rewriting::Compressed(Box::new(compression))),
     }
 }
 
-/// Decides on compression.
+/// Decides which steps a response goes through. None but pace and the withholding of trailers are for one that begins
+/// before its request has been sent: it goes on beside that, and otherwise as it is.
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
-    let (pacer, plan) = (pacer(transfer, &steps), plan(transfer, &steps));
+    let (mut pacer, plan) = (pacer(transfer, &steps), plan(transfer, &steps));
     let withholds = withholds_trailers(transfer, &steps).then(|| Rc::clone(&steps));
-    if pacer.is_none() && plan.is_none() && withholds.is_none() {
+    let held = HeldResponse::of(transfer, &mut pacer).map(Box::new);
+    if pacer.is_none() && plan.is_none() && withholds.is_none() && held.is_none() {
         return None;
     }
     let as_is = Rewrite { encoding: None, weakens: false, varies: true };
     let (rewrite, lease) = plan.map_or((as_is, None), |plan| (plan.rewrite, plan.lease));
     let is_first_flight = !transfer.client.is_stream();
-    Some(Compression { rewrite, pacer, lease, withholds, out: Vec::new(), is_first_flight, is_ended: false })
+    Some(Compression { rewrite, withholds, lease, held, pacer, out: Vec::new(), is_first_flight, is_ended: false })
 }
 
 /// Pace of the response's body. A tunnel has none.
@@ -263,9 +322,9 @@ fn withholds_trailers(transfer: &Transfer<'_>, steps: &Steps) -> bool {
     may_have && !is_tunnel && steps.response.as_ref().is_some_and(ResponseChange::withholds_fields)
 }
 
+/// How a response is compressed, or said to be one that could have been; `None`: its head goes on as it is.
 fn plan(transfer: &mut Transfer<'_>, steps: &Steps) -> Option<Plan> {
     let Transfer { client, server, progress } = transfer;
-    // A response that begins before its request has been sent goes on beside it, and as it is.
     let rules = steps.compress.as_ref().filter(|_| progress.sent)?;
     let (request, core) = (&*progress.request, &progress.core);
     let (is_tls, is_identified) = (client.client.is_tls(), client.client.is_identified());

@@ -9,6 +9,7 @@ use propylon_http::h2;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
 
+use super::held::Next;
 use super::upstream::part::Part;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
@@ -89,6 +90,13 @@ pub struct Downstream<'a> {
     pieces: Pieces,
 }
 
+/// State of a response whose head the client has.
+#[derive(Clone, Copy)]
+pub struct Resumption {
+    framing: Framing,
+    announced: Announced,
+}
+
 /// Pieces of the request's body.
 pub struct Pieces {
     /// Trailers are passed on.
@@ -113,6 +121,16 @@ impl<'a> Downstream<'a> {
     pub fn new(client: ClientSide<'a>, takes_trailers: bool) -> Downstream<'a> {
         let pieces = Pieces::new(takes_trailers);
         Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, pieces }
+    }
+
+    /// State of the response, for another to go on with it.
+    pub fn resumption(&self) -> Resumption {
+        Resumption { framing: self.framing, announced: self.announced }
+    }
+
+    /// The client of a response whose head was sent.
+    pub fn resumed(client: ClientSide<'a>, Resumption { framing, announced }: Resumption) -> Downstream<'a> {
+        Downstream { framing, announced, ..Downstream::new(client, false) }
     }
 
     pub fn poll_piece(
@@ -364,6 +382,16 @@ fn poll_stream(
             return paced
                 .poll_piece(context, |context, upload| poll_stream(stream, context, (upload, request), pieces));
         }
+        Upload::Held(_) => {
+            // The bytes were counted, and the client was given leave for more.
+            pieces.is_repeat = true;
+            if let Some(piece) = ready!(poll_held(upload, context))? {
+                return Poll::Ready(Ok(piece));
+            }
+            pieces.is_repeat = false;
+            // The rest has a pace or a limit of its own.
+            return poll_stream(stream, context, (upload, request), pieces);
+        }
         _ => {}
     }
     match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
@@ -395,6 +423,20 @@ fn poll_stream(
             Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
         }
     }
+}
+
+/// The next piece of a body that is held; `None` where the rest comes from the client, as the upload says from here on.
+fn poll_held(upload: &mut Upload, context: &Context<'_>) -> Poll<Result<Option<Piece>, Stop>> {
+    let Upload::Held(held) = upload else { return Poll::Ready(Ok(None)) };
+    let next = ready!(held.borrow_mut().poll_next(context))?;
+    Poll::Ready(Ok(match next {
+        Next::Data(data) => Some(Piece::Data(data)),
+        Next::End(trailers) => Some(Piece::End(trailers)),
+        Next::Rest(rest) => {
+            *upload = rest;
+            None
+        }
+    }))
 }
 
 /// The bytes of a tunnel.
@@ -431,6 +473,11 @@ pub(super) fn poll_connection(
     let takes_trailers = pieces.takes_trailers;
     loop {
         match upload {
+            Upload::Held(_) => {
+                if let Some(piece) = ready!(poll_held(upload, context))? {
+                    return Poll::Ready(Ok(piece));
+                }
+            }
             Upload::Whole(_) if pieces.copied => return Poll::Ready(Ok(Piece::End(take(&mut pieces.trailers)))),
             Upload::Whole(length) => {
                 pieces.copied = true;

@@ -10,8 +10,9 @@ use propylon_net::buffer::{LARGE_BYTES, WIDE_BYTES, WIDE_PIECE_BYTES};
 
 use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
 use super::downstream::{Piece, Pieces, poll_connection, poll_fill};
+use super::held::Next;
 use super::limits::Side;
-use super::progress::{PIECE_BYTES, Progress};
+use super::progress::{PIECE_BYTES, Progress, Sending};
 use super::stop::{Stop, bad_body, server_fault};
 use super::upstream::http1::Http1;
 use super::upstream::part::Written;
@@ -46,6 +47,11 @@ impl Http1Pair<'_, '_> {
                     ready!(self.poll_paced(context))?;
                     continue;
                 }
+                Upload::Held(_) if self.progress.sending == Sending::End => return Poll::Ready(Ok(())),
+                Upload::Held(_) => {
+                    ready!(self.poll_held(context))?;
+                    continue;
+                }
                 _ => {}
             }
             if matches!(self.progress.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
@@ -58,6 +64,31 @@ impl Http1Pair<'_, '_> {
                 false => ready!(self.poll_client_body(context))?,
             }
         }
+    }
+
+    /// Stages what comes next of a body that is held.
+    #[cold]
+    fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { server, progress, .. } = self;
+        let Upload::Held(held) = &*progress.upload else { return Poll::Ready(Ok(())) };
+        let next = ready!(held.borrow_mut().poll_next(context))?;
+        let is_chunked = server.is_chunked();
+        let mut scratch = progress.core.scratch.borrow_mut();
+        scratch.clear();
+        match next {
+            Next::Data(data) if is_chunked => write_chunk(data.readable(), &mut scratch),
+            Next::Data(data) => scratch.extend_from_slice(data.readable()),
+            Next::End(trailers) => {
+                if is_chunked {
+                    h1::write_last_chunk(&trailers, &mut scratch);
+                }
+                progress.sending = Sending::End;
+            }
+            Next::Rest(rest) => *progress.upload = rest,
+        }
+        progress.core.buffers.equip(&mut server.outbox);
+        server.outbox.extend(&scratch);
+        Poll::Ready(Ok(()))
     }
 
     /// Whether what comes next of the request's body goes past all buffers.

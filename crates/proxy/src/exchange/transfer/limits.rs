@@ -62,6 +62,11 @@ impl DirectionLimit {
         DirectionLimit { waiting: None, min_rate }
     }
 
+    /// The same client's, with no wait begun.
+    pub fn anew(&self) -> DirectionLimit {
+        DirectionLimit::new(self.min_rate)
+    }
+
     pub fn wait_for(&mut self, side: Side, core: &Core) {
         match self.waiting {
             Some(known) if known.side == side => {}
@@ -95,12 +100,18 @@ impl DirectionLimit {
         }
     }
 
+    /// The moment at which the client's time is over, in milliseconds; `None` if it is.
+    pub fn next_of_client(&self, now: u64) -> Option<u64> {
+        let due = self.waiting.map_or(u64::MAX, |waiting| waiting.since.saturating_add(self.remaining()));
+        (now < due).then_some(due)
+    }
+
     fn remaining(&self) -> u64 {
         self.min_rate.remaining().as_millis() as u64
     }
 
     /// Begins the wait anew if it is for the client.
-    fn excuse_client(&mut self, now: u64) {
+    pub fn excuse_client(&mut self, now: u64) {
         if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.side == Side::Client) {
             waiting.since = now;
         }

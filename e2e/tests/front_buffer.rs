@@ -1,0 +1,322 @@
+//! Bodies that are held, in memory and in files, so that slow clients hold no server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, Http2, request};
+use propylon_e2e::origin::dead;
+use propylon_e2e::program::curl_within;
+use propylon_e2e::{Engine, Origin, Scratch, holds};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Nothing, little, a piece and around it, what fits into memory and what does not, and much.
+const LENGTHS: [usize; 8] = [0, 1, 16 * 1024, 16 * 1024 + 1, 64 * 1024, 64 * 1024 + 1, 300_001, 3_000_000];
+
+/// Listeners `plain` and `web`, and one route to these servers with this `buffer`.
+fn config(scratch: &Scratch, process: &str, servers: &[SocketAddr], buffer: &str) -> String {
+    let servers: Vec<String> = servers.iter().map(|server| format!("\"{server}\"")).collect();
+    format!(
+        "[process]\nworkers = 2\ndrain_timeout = \"1s\"\ntemp_dir = \"{}\"\n{process}\n\
+         [listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+         [backend.a]\nservers = [{}]\n[[route]]\nbackend = \"a\"\nbuffer = {buffer}\n",
+        scratch.path().display(),
+        servers.join(", ")
+    )
+}
+
+fn body(length: usize) -> Vec<u8> {
+    (0..length).map(|at| b'a' + ((at * 7 + at / 1_021) % 26) as u8).collect()
+}
+
+/// An origin that says how a request's body was framed, and whether it is the one of its length.
+fn judge() -> Origin {
+    Origin::answering(|request| {
+        let end = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
+        let framing = head.lines().filter(|line| line.starts_with("content-length") || line.starts_with("transfer-"));
+        let framing: Vec<&str> = framing.collect();
+        let is_right = request[end..] == body(request.len() - end);
+        let said = format!("{} {is_right} {}", framing.join(", "), head.contains("expect"));
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}", said.len()).into()
+    })
+}
+
+/// A body in chunks of so many bytes.
+fn chunked(body: &[u8], by: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for chunk in body.chunks(by) {
+        out.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
+        out.extend(chunk);
+        out.extend(b"\r\n");
+    }
+    out.extend(b"0\r\n\r\n");
+    out
+}
+
+fn head(method: &str, more: &str) -> String {
+    format!("{method} / HTTP/1.1\r\nHost: a\r\n{more}\r\n")
+}
+
+#[test]
+fn bodies_are_held_whole_whatever_their_length_and_framing_and_however_they_come() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ request = true }"));
+    let mut client = engine.client("plain");
+    for length in LENGTHS {
+        let body = body(length);
+        let said = format!("content-length: {length} true false");
+        let of_chunks =
+            client.ask([head("POST", "Transfer-Encoding: chunked\r\n").into_bytes(), chunked(&body, 5_000)].concat());
+        assert_eq!(of_chunks.text(), said);
+        // The next request is behind it already.
+        let more = format!("Content-Length: {length}\r\n");
+        client.send(
+            [head("POST", &more).as_bytes(), &body, head("POST", "Content-Length: 1\r\n").as_bytes(), b"a"].concat(),
+        );
+        assert_eq!(
+            (client.read_response().text(), client.read_response().text()),
+            (said.clone(), "content-length: 1 true false".into())
+        );
+        let file = scratch.write("upload", &body);
+        for version in ["--http1.1", "--http2"] {
+            let data = format!("@{}", file.display());
+            for framing in ["X-Nothing: 1", "Transfer-Encoding: chunked"] {
+                let (url, arguments) = (engine.url("web"), [version, "--data-binary", &data, "--header", framing]);
+                let answer = curl_within(LIMIT, &[&arguments[..], &[&url]].concat()).ok().stdout;
+                assert_eq!(String::from_utf8_lossy(&answer), said, "{version} {framing}");
+            }
+        }
+        fs::remove_file(file).expect("it is there");
+    }
+    assert!(engine.metric("propylon_held_bodies_total", &[("of", "request-on-disk")]) > 0.0);
+    assert_eq!(engine.metric("propylon_held_bodies_exhausted_total", &[]), 0.0);
+    assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0, "files have no names");
+}
+
+#[test]
+fn a_server_is_asked_once_all_of_the_body_is_here_and_the_client_is_told_to_go_on() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ request = true }"));
+    let body = body(400_000);
+    let mut client = engine.client("plain");
+    client.send(head("PUT", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n"));
+    assert_eq!(client.read_response().status, 100);
+    let all = chunked(&body, 10_000);
+    let (first, last) = all.split_at(all.len() - 3);
+    client.send(first);
+    // Other requests go on meanwhile, and some of it is in a file by now.
+    assert_eq!(engine.client("plain").get("/").status, 200);
+    assert_eq!(origin.connections(), 1);
+    assert!(!client.has_something_now());
+    client.send(last);
+    assert_eq!(client.read_response().text(), "content-length: 400000 true false");
+    let mut http2 = Http2::start(&engine);
+    http2.headers(1, END_HEADERS, &[&request("POST", "/")[..], &[("expect", "100-continue")]].concat());
+    assert_eq!(http2.next_of(1).spelled_status(), Some(100));
+    http2.send(DATA, 0, 1, &body[..9_000]);
+    http2.send(DATA, END_STREAM, 1, &body[9_000..12_000]);
+    assert_eq!(http2.response(1).1, b"content-length: 12000 true false");
+}
+
+#[test]
+fn a_body_that_is_held_is_sent_again_and_to_the_fallback() {
+    let scratch = Scratch::new();
+    let count = Arc::new(AtomicUsize::new(0));
+    let rude = {
+        let count = Arc::clone(&count);
+        Origin::scripted(move |peer| {
+            if peer.read_exact(100_000).is_some() {
+                count.fetch_add(1, Ordering::SeqCst);
+                peer.reset();
+            }
+        })
+    };
+    let origin = judge();
+    let text = config(&scratch, "", &[rude.address(), origin.address()], "{ request = true }");
+    let fallback = format!(
+        "fallback = \"b\"\npath = \"/\"\n[backend.b]\nservers = [\"{}\"]\n[[route]]\npath = \"/b\"\nbackend = \"dead\"\nfallback = \"b\"\n\
+         buffer = {{ request = true }}\n[backend.dead]\nservers = [\"{}\"]\n",
+        origin.address(),
+        dead()
+    );
+    let engine = Engine::start(&format!("{text}{fallback}"));
+    let body = body(500_000);
+    for path in ["/", "/", "/b"] {
+        let ask = format!("PUT {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let response = engine.client("plain").ask([ask.as_bytes(), &chunked(&body, 20_000)].concat());
+        assert_eq!(response.text(), "content-length: 500000 true false", "{path}");
+        let file = scratch.write("upload", &body);
+        let url = format!("{}{path}", engine.url("web").trim_end_matches('/'));
+        let data = format!("@{}", file.display());
+        let arguments = ["--http2", "--request", "PUT", "--data-binary", &data, &url];
+        assert_eq!(curl_within(LIMIT, &arguments).ok().stdout, response.body, "{path}");
+    }
+    assert!(count.load(Ordering::SeqCst) > 0);
+    assert!(engine.metric("propylon_retries_total", &[("backend", "a")]) > 0.0);
+    assert!(engine.metric("propylon_fallbacks_total", &[("backend", "dead")]) > 0.0);
+}
+
+#[test]
+fn longer_bodies_than_a_route_holds_are_refused_and_no_server_hears_of_them() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let buffer = "{ request = { memory = \"16KiB\", disk = \"64KiB\" } }";
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], buffer));
+    let body = body(80 * 1024 + 1);
+    let refused = "413 Content Too Large: body-too-long\n";
+    let mut client = engine.client("plain");
+    assert_eq!(client.ask(head("POST", "Content-Length: 81921\r\n")).text(), refused);
+    let all = [head("POST", "Transfer-Encoding: chunked\r\n").into_bytes(), chunked(&body, 4_096)].concat();
+    assert_eq!(engine.client("plain").ask(all).text(), refused);
+    assert_eq!(origin.connections(), 0);
+    let all =
+        [head("POST", "Transfer-Encoding: chunked\r\n").into_bytes(), chunked(&body[..80 * 1024], 4_096)].concat();
+    assert_eq!(engine.client("plain").ask(all).text(), "content-length: 81920 true false");
+}
+
+#[test]
+fn where_the_engine_has_no_room_left_bodies_go_on_as_they_come() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let buffer = "{ request = { memory = \"1MiB\", disk = 0 } }";
+    let engine = Engine::start(&config(&scratch, "buffer_memory = \"48KiB\"", &[origin.address()], buffer));
+    let body = body(200_000);
+    let mut client = engine.client("plain");
+    let all = [head("POST", "Transfer-Encoding: chunked\r\n").into_bytes(), chunked(&body, 7_000)].concat();
+    assert_eq!(client.ask(all).text(), "transfer-encoding: chunked false false", "in chunks, as it came");
+    let all = [head("POST", "Content-Length: 200000\r\n").as_bytes(), &body].concat();
+    assert_eq!(client.ask(all).text(), "content-length: 200000 true false");
+    let file = scratch.write("upload", &body);
+    let (url, data) = (engine.url("web"), format!("@{}", file.display()));
+    let answer = curl_within(LIMIT, &["--http2", "--data-binary", &data, &url]).ok().stdout;
+    assert_eq!(String::from_utf8_lossy(&answer), "content-length: 200000 true false");
+    assert_eq!(engine.metric("propylon_held_bodies_exhausted_total", &[]), 3.0);
+    // All of it has come back.
+    let all =
+        [head("POST", "Transfer-Encoding: chunked\r\n").into_bytes(), chunked(&body[..48 * 1024], 4_096)].concat();
+    assert_eq!(client.ask(all).text(), "content-length: 49152 true false");
+    assert_eq!(engine.metric("propylon_held_bodies_exhausted_total", &[]), 3.0);
+}
+
+#[test]
+fn calls_that_go_both_ways_are_not_held_and_a_client_that_goes_away_costs_no_server() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ request = true }"));
+    let mut client = engine.client("plain");
+    client.send(head("POST", "Transfer-Encoding: chunked\r\n"));
+    client.send("4\r\nabcd\r\n");
+    client.finish();
+    drop(client);
+    holds("it is noticed", || engine.log().iter().any(|line| line["fault"] == "client-closed"));
+    assert_eq!(origin.connections(), 0);
+    let mut call = engine.client("plain");
+    call.send(head("POST", "Content-Type: application/grpc+proto\r\nTransfer-Encoding: chunked\r\n"));
+    call.send("4\r\nabcd\r\n");
+    holds("it goes on as it comes", || origin.received_text().contains("abcd"));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_keeps_an_engine_from_starting() {
+    let scratch = Scratch::new();
+    let text = config(&scratch, "", &[dead()], "{ request = true }");
+    let mut engine = Engine::spawn(&text.replace(&scratch.path().display().to_string(), "/nonexistent/bodies"));
+    engine.expect_exit(1);
+    let end = engine.wait(LIMIT);
+    assert!(
+        end.stderr.join("\n").contains("`temp_dir`: no file can be made in /nonexistent/bodies"),
+        "{:?}",
+        end.stderr
+    );
+}
+
+/// Writes a response of this length as fast as it is taken, and says how many were taken whole.
+fn quick(more: &'static str, length: usize) -> (Origin, Arc<AtomicUsize>) {
+    let (count, body) = (Arc::new(AtomicUsize::new(0)), body(length));
+    let counted = Arc::clone(&count);
+    let origin = Origin::scripted(move |peer| {
+        while peer.read_request().is_some() {
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n{more}\r\n"));
+            if peer.try_send(&body).is_err() {
+                return;
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    (origin, count)
+}
+
+/// So much that no buffer of a socket holds it.
+const LARGE: usize = 24 << 20;
+
+#[test]
+fn a_client_that_reads_slowly_does_not_hold_the_connection_to_the_server() {
+    let (scratch, (origin, sent)) = (Scratch::new(), quick("", LARGE));
+    let text = config(&scratch, "", &[origin.address()], "{ response = true }");
+    let text = text.replace(
+        &format!("servers = [\"{}\"]", origin.address()),
+        &format!("servers = [{{ address = \"{}\", max_connections = 1 }}]\nreuse = \"always\"", origin.address()),
+    );
+    let engine = Engine::start(&text);
+    let mut slow: Vec<_> = (0..3).map(|_| engine.client("plain")).collect();
+    for (client, count) in slow.iter_mut().zip(1..) {
+        client.send(head("GET", ""));
+        holds("the server has sent all of it", || sent.load(Ordering::SeqCst) == count);
+    }
+    let mut http2 = Http2::start_tls(&engine);
+    http2.get(1, "/");
+    holds("the server has sent all of it", || sent.load(Ordering::SeqCst) == 4);
+    assert_eq!(origin.connections(), 1, "one connection, which all have used in turn");
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
+    for client in &mut slow {
+        assert!(client.read_response().body == body(LARGE));
+        assert_eq!(client.ask(head("HEAD", "Connection: close\r\n").replace("HEAD", "GET")).body.len(), LARGE);
+    }
+    assert!(engine.metric("propylon_held_bodies_total", &[("of", "response")]) >= 4.0);
+    assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0, "files have no names");
+}
+
+#[test]
+fn responses_that_are_held_are_what_servers_have_sent_to_clients_of_any_speed_and_version() {
+    for (more, compress) in
+        [("", ""), ("Content-Type: text/plain\r\n", "compress = { busy_max = 100, credentials = \"always\" }")]
+    {
+        for length in [0, 1, 70_000, 5_000_000] {
+            let (scratch, (origin, _)) = (Scratch::new(), quick(more, length));
+            let buffer = "{ response = { memory = \"32KiB\", disk = \"2MiB\" } }";
+            let engine = Engine::start(&config(&scratch, "", &[origin.address()], &format!("{buffer}\n{compress}")));
+            for version in ["--http1.1", "--http2", "--http1.0"] {
+                for rate in ["1G", "8M"] {
+                    let url = engine.url("web");
+                    let answer = curl_within(LIMIT, &[version, "--compressed", "--limit-rate", rate, &url]).ok().stdout;
+                    assert!(answer == body(length), "{version} {rate} {length} {compress}");
+                }
+                let head = curl_within(LIMIT, &[version, "--head", &engine.url("web")]).ok().stdout;
+                assert!(String::from_utf8_lossy(&head).contains(" 200"), "{version}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_comes_bit_by_bit_is_passed_on_as_it_comes_and_beyond_the_bounds_the_server_waits() {
+    for more in
+        ["Content-Type: text/event-stream\r\n", "X-Accel-Buffering: no\r\n", "Content-Type: application/grpc\r\n"]
+    {
+        let (scratch, (origin, sent)) = (Scratch::new(), quick(more, LARGE));
+        let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ response = true }"));
+        let mut client = engine.client("plain");
+        client.send(head("GET", ""));
+        client.read_head();
+        assert_eq!((sent.load(Ordering::SeqCst), client.read_exact(LARGE) == body(LARGE)), (0, true), "{more}");
+        assert_eq!(engine.metric("propylon_held_bodies_total", &[("of", "response")]), 0.0);
+    }
+    let (scratch, (origin, sent)) = (Scratch::new(), quick("", LARGE));
+    let buffer = "{ response = { memory = \"64KiB\", disk = \"1MiB\" } }";
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], buffer));
+    let mut client = engine.client("plain");
+    client.send(head("GET", ""));
+    engine.metric_reaches("propylon_held_bodies_total", &[("of", "response")], 1.0);
+    assert_eq!(sent.load(Ordering::SeqCst), 0);
+    assert!(client.read_response().body == body(LARGE));
+}
