@@ -565,7 +565,8 @@ fn questions(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 
 /// Bodies that are held in files that there is no folder for, or of which more is let through than is held.
 fn buffers(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
-    for draft in routes.iter().filter(|draft| draft.complete) {
+    let forwards = |draft: &&RouteDraft| draft.complete && matches!(draft.route.action, Action::Backend(_));
+    for draft in routes.iter().filter(forwards) {
         let (buffer, limit) = (&draft.route.steps.buffer, draft.route.steps.body_limit);
         let all = [("request", buffer.request), ("response", buffer.response)];
         for (key, bounds) in all.into_iter().filter_map(|(key, bounds)| Some((key, bounds?))) {

@@ -61,7 +61,7 @@ fn every_key_of_a_listener_reaches_the_model() {
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
     assert_eq!(web.at, At { line: 24, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
-    assert_eq!(web.bind[1].at, At { line: 22, column: 24, length: 10 });
+    assert_eq!(web.bind[1].at, At { line: 25, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));

@@ -178,10 +178,10 @@ pub(super) fn priority(section: &mut Section<'_, '_>) -> Priority {
 /// Reads `buffer`.
 pub(super) fn buffer(section: &mut Section<'_, '_>) -> Buffer {
     let Some(mut table) = section.table("buffer") else { return Buffer::default() };
-    table.any_of(&[&["request"], &["response"]]);
     let buffer = Buffer { request: body_bounds(&mut table, "request"), response: body_bounds(&mut table, "response") };
     let (report, span) = (table.report, table.span);
-    if table.close() && buffer.is_off() && report.is_whole() {
+    let is_empty = table.entry("request").is_none() && table.entry("response").is_none();
+    if !table.close() && is_empty && report.is_whole() {
         report.warning(span, "`buffer` holds nothing", "add request = true or response = true, or remove it");
     }
     buffer
@@ -194,7 +194,7 @@ fn body_bounds(table: &mut Section<'_, '_>, key: &'static str) -> Option<BodyBou
     let default = BodyBounds::default();
     match &entry.node.value {
         Value::Boolean(is_on) => is_on.then_some(default),
-        _ => {
+        Value::Table(_) => {
             let mut bounds = Section::of(table.report, &entry.node, key, entry.node.span)?;
             let memory = bounds.size_or("memory", 0..=HELD_MEMORY_MAX, default.memory);
             let disk = bounds.size_or("disk", 0..=HELD_DISK_MAX, default.disk);
@@ -209,6 +209,7 @@ fn body_bounds(table: &mut Section<'_, '_>, key: &'static str) -> Option<BodyBou
             bounds.close();
             Some(BodyBounds { memory, disk })
         }
+        _ => mismatch(table.report, key, "true, false or a table", &entry.node),
     }
 }
 
