@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, Http2, request};
 use propylon_e2e::origin::dead;
@@ -319,4 +319,94 @@ fn what_comes_bit_by_bit_is_passed_on_as_it_comes_and_beyond_the_bounds_the_serv
     engine.metric_reaches("propylon_held_bodies_total", &[("of", "response")], 1.0);
     assert_eq!(sent.load(Ordering::SeqCst), 0);
     assert!(client.read_response().body == body(LARGE));
+}
+
+/// Listeners whose clients have no time to stand still.
+fn hurried(text: &str) -> String {
+    let limits = "timeouts = { body = \"300ms\" }\nlimits = { body_rate_min = 1000000 }\n";
+    text.replace("bind = \"127.0.0.1:0\"\n", &format!("bind = \"127.0.0.1:0\"\n{limits}"))
+}
+
+#[test]
+fn a_pace_is_that_of_clients_and_no_server_waits_for_it() {
+    const BYTES: usize = 160 << 10;
+    // A fifth of a second is free, and the last piece is not waited for.
+    let least = Duration::from_millis(1_400);
+    for more in ["", "compress = { busy_max = 100, credentials = \"always\" }\nresponse = { remove = [\"X-Inner\"] }"] {
+        let (scratch, (origin, sent)) = (Scratch::new(), quick("Content-Type: text/x\r\n", BYTES));
+        let both = format!("{{ response = true, request = true }}\nthrottle = {{ download = \"64KiB\" }}\n{more}");
+        let engine = Engine::start(&hurried(&config(&scratch, "", &[origin.address()], &both)));
+        for (version, listener) in
+            [("--http1.1", "plain"), ("--http1.0", "plain"), ("--http1.1", "web"), ("--http2", "web")]
+        {
+            let (began, before) = (Instant::now(), sent.load(Ordering::SeqCst));
+            let url = engine.url(listener);
+            std::thread::scope(|scope| {
+                let asking = scope.spawn(|| curl_within(LIMIT, &[version, &url]).ok().stdout);
+                holds("the server has sent all of it", || sent.load(Ordering::SeqCst) > before);
+                engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
+                assert!(!asking.is_finished(), "{version}");
+                assert!(asking.join().expect("an answer") == body(BYTES), "{version}");
+            });
+            assert!(began.elapsed() >= least, "{version}: {:?}", began.elapsed());
+        }
+        let answer = curl_within(LIMIT, &["--http2", "--compressed", &engine.url("web")]).ok().stdout;
+        assert!(answer == body(BYTES), "{more}");
+        for line in engine.log() {
+            assert!(line["fault"].is_null(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_held_is_slowed_down_on_its_way_here_and_goes_on_at_once() {
+    const BYTES: usize = 160 << 10;
+    let least = Duration::from_millis(1_400);
+    let (scratch, origin) = (Scratch::new(), judge());
+    let file = format!("@{}", scratch.write("upload", body(BYTES)).display());
+    let slow = "throttle = { upload = \"64KiB\" }";
+    let whole = format!("{{ request = {{ disk = 0, memory = \"1MiB\" }} }}\n{slow}");
+    // The rest, for which an engine may have no room, goes on as it comes, no faster.
+    for (process, is_whole) in [("", true), ("buffer_memory = \"48KiB\"", false)] {
+        let engine = Engine::start(&hurried(&config(&scratch, process, &[origin.address()], &whole)));
+        for (version, listener) in [("--http1.1", "plain"), ("--http1.1", "web"), ("--http2", "web")] {
+            for framing in ["Expect:", "Transfer-Encoding: chunked"] {
+                let began = Instant::now();
+                let arguments = [version, "--data-binary", &file, "--header", framing, &engine.url(listener)];
+                let answer = String::from_utf8(curl_within(LIMIT, &arguments).ok().stdout).expect("UTF-8");
+                assert!(began.elapsed() >= least, "{version} {framing}: {:?}", began.elapsed());
+                let is_chunked = framing.starts_with("Transfer") && !is_whole;
+                let said = if is_chunked {
+                    "transfer-encoding: chunked false false".into()
+                } else {
+                    format!("content-length: {BYTES} true false")
+                };
+                assert_eq!(answer, said, "{version} {framing} {process}");
+            }
+        }
+        for line in engine.log() {
+            assert!(line["fault"].is_null(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn servers_of_http10_are_told_the_length_of_what_is_held() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let old = |process: &str| {
+        let text = config(&scratch, process, &[origin.address()], "{ request = { memory = \"1MiB\", disk = 0 } }");
+        Engine::start(&text.replace("[backend.a]\n", "[backend.a]\nprotocol = \"http1.0\"\n"))
+    };
+    let body = body(300_000);
+    let mut all =
+        [head("POST", "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n").into_bytes(), chunked(&body, 9_000)].concat();
+    all.truncate(all.len() - 2);
+    all.extend(b"X-Sum: 1\r\n\r\n");
+    let engine = old("");
+    let mut client = engine.client("plain");
+    for _ in 0..2 {
+        assert_eq!(client.ask(&all[..]).text(), "content-length: 300000 true false");
+    }
+    // A body that the engine has no room for has no length.
+    assert_eq!(old("buffer_memory = \"48KiB\"").client("plain").ask(&all[..]).status, 411);
 }

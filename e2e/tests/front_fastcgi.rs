@@ -116,6 +116,15 @@ fn uploads_arrive_whole_and_those_of_unknown_length_within_a_bound() {
         holds("requests are refused", || engine.log().iter().filter(is_refused).count() == count);
     }
     assert_eq!(engine.metric("propylon_client_faults_total", &[("reason", "length-required")]), 3.0);
+    // A route that holds them knows their length.
+    let text = config(&[php.address()], &php.root().display().to_string(), ", body_buffer = \"300kB\"", "");
+    let holding = Engine::start(&format!("{text}buffer = {{ request = {{ memory = \"4MiB\", disk = 0 }} }}\n"));
+    for (version, listener) in WAYS {
+        let length = if version == "--http2" { "Content-Length:" } else { "Transfer-Encoding: chunked" };
+        let path = url(&holding, listener, "/upload");
+        let said = curl(&[version, "--data-binary", &large, "--header", length, &path]).ok();
+        assert_eq!(said.text(), format!("3000001 3000001 {large_md5}"), "{version} at {listener}");
+    }
 }
 
 #[test]

@@ -106,7 +106,8 @@ fn a_call_and_its_answer_are_those_of_grpc_with_trailers_as_the_last_frame() {
 
 #[test]
 fn calls_in_base64_are_answered_in_it() {
-    let service = Service::new("");
+    // Calls are never held, nor are their answers.
+    let service = Service::new("buffer = { request = { disk = 0 }, response = { disk = 0 } }");
     for text in [&b"h"[..], b"he", b"hel", b"", &[b'x'; 100_000]] {
         let answer = service.call("Unary", TEXT, &encoded(&message(text)));
         assert_eq!((answer.status, answer.field("Content-Type")), (200, Some(TEXT)), "{}", answer.text());
@@ -121,6 +122,8 @@ fn calls_in_base64_are_answered_in_it() {
     let fields = format!("{accept}Content-Length: {}\r\n", body.len());
     let answer = service.engine.client("plain").ask(request("Unary", TEXT, &fields, &body));
     assert_eq!((answer.field("Content-Type"), &frames(&answer.body)[0].1[..]), (Some("application/grpc-web"), "hello"));
+    let held = ["request", "request-on-disk", "response"].map(|of| ("propylon_held_bodies_total", [("of", of)]));
+    assert!(held.iter().all(|(metric, labels)| service.engine.metric(metric, labels) == 0.0));
 }
 
 #[test]

@@ -239,9 +239,8 @@ impl Snapshot {
         let known = (earlier.map(|earlier| &*earlier.bodies), files == Files::ReadAgain);
         let bodies =
             bodies::reload(&config.body_files(), known, propylon_sys::read_whole_file, &mut findings, &mut kept);
-        findings.extend(crate::bodies::check(&config));
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
-        findings.extend(config.backends.iter().flat_map(missing_sources));
+        findings.extend(config.backends.iter().flat_map(missing_sources).chain(crate::bodies::check(&config)));
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
         let limits = limits::reload(&config, known, files == Files::ReadAgain, &mut findings).into();
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);

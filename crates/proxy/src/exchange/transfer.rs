@@ -760,7 +760,7 @@ fn open(
         UpstreamStream::Stream(permit) => permit,
         UpstreamStream::FastCgi(connection) => {
             request.head.body = match (&mut *client, &**upload) {
-                // Its trailers are nothing to this server.
+                // Trailers are nothing to this server.
                 (_, Upload::Held(_)) => upload.held_length().map_or(request.head.body, RequestBody::Length),
                 (ClientSide::Http2(stream), _) => stream.framing(request.head.body, upload.kept()),
                 (ClientSide::Http1(_), _) => request.head.body,

@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use propylon_compress::encoder::Failed;
 use propylon_compress::encoders::Lease;
@@ -138,22 +138,7 @@ impl Compression {
             }
             let is_small = self.is_first_flight && client.outstanding() < FIRST_FLIGHT_BYTES;
             if self.is_ended || !is_small {
-                let room = client.poll_room(context);
-                progress.note_taken(client.outstanding());
-                // Parts that are held come before those that are read.
-                let waits = room.is_pending() || self.held.as_ref().is_some_and(|held| !held.is_empty());
-                if waits {
-                    match self.held.as_mut().map(|held| held.poll_room(context)) {
-                        Some(Poll::Ready(room)) => room?,
-                        _ => {
-                            progress.wait_for_client(self.held.as_deref());
-                            return Poll::Pending;
-                        }
-                    }
-                }
-                if let Poll::Ready(room) = room {
-                    room?;
-                }
+                ready!(self.poll_room(context, client, progress))?;
             }
             if self.is_ended {
                 return Poll::Ready(Ok(()));
@@ -198,6 +183,29 @@ impl Compression {
             }
             progress.down.note_long(length >= PIECE_BYTES && self.pacer.is_none());
         }
+    }
+
+    /// Ready when another part may be read, or when the client has the last.
+    fn poll_room(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut Downstream<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        let room = client.poll_room(context);
+        progress.note_taken(client.outstanding());
+        // Parts that are held come before those that are read.
+        let waits = room.is_pending() || self.held.as_ref().is_some_and(|held| !held.is_empty());
+        if waits {
+            match self.held.as_mut().map(|held| held.poll_room(context)) {
+                Some(Poll::Ready(room)) => room?,
+                _ => {
+                    progress.wait_for_client(self.held.as_deref());
+                    return Poll::Pending;
+                }
+            }
+        }
+        if let Poll::Ready(room) = room { Poll::Ready(room) } else { Poll::Ready(Ok(())) }
     }
 
     /// Hands a part of the body on, or what the encoder makes of it. Returns its length.
