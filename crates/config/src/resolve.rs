@@ -612,7 +612,8 @@ fn browsers_calls(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             continue;
         };
         let all = std::iter::once(first).chain(draft.route.steps.other_backends());
-        let mut others = all.map(|backend| &config.backends[backend.0]).filter(|each| !each.protocol.may_be_http2());
+        let known = all.filter_map(|backend| config.backends.get(backend.0));
+        let mut others = known.filter(|each| !each.protocol.may_be_http2());
         if let Some(backend) = others.next() {
             let name = shown(&backend.name);
             let what = format!("`grpc_web` makes calls of gRPC, and [backend.{name}] does not speak HTTP/2");
