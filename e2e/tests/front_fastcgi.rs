@@ -562,6 +562,14 @@ fn clients_that_wait_are_told_to_send_and_paths_that_lead_nowhere_good_are_refus
     assert!(client.read_head().starts_with("HTTP/1.1 100 Continue"));
     client.send("hello");
     assert_eq!(client.read_response().text(), "here");
+    // Also where the first server that was tried is not there.
+    let nobody = "127.0.0.1:1".parse().expect("an address");
+    let text = config(&[nobody, server.address()], "/srv", "", "");
+    let text = text.replace("protocol = \"fastcgi\"", "protocol = \"fastcgi\"\nbalance = \"first\"");
+    let second = Engine::start(&text);
+    let mut client = second.client("plain");
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    assert!(client.read_head().starts_with("HTTP/1.1 100 Continue"));
     for (path, fault) in [("/a%00.php", "bad-script-path"), ("/a/..%2fx.php", "hidden-segment")] {
         let answer = engine.client("plain").get(path);
         assert_eq!((answer.status, answer.text().contains(fault)), (400, true), "{path}: {}", answer.text());

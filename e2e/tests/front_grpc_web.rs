@@ -33,7 +33,9 @@ impl Service {
             client.ask(request(method, kind, &format!("Content-Length: {}\r\n", body.len()), body))
         };
         let (plain, secure) = (ask("plain"), ask("web"));
-        assert_eq!((plain.status, &plain.body), (secure.status, &secure.body));
+        // Base64 is padded where a part of the answer ends, and parts are cut as they come.
+        let read = |answer: &Response| if kind == TEXT { decoded(&answer.body) } else { answer.body.clone() };
+        assert_eq!((plain.status, read(&plain)), (secure.status, read(&secure)));
         plain
     }
 }

@@ -556,7 +556,7 @@ fn a_full_circuit_turns_requests_away() {
     let refused: Response = engine.client("plain").get("/third");
     assert_eq!((refused.status, refused.text().as_str()), (503, "503 Service Unavailable: circuit-open\n"));
     assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "circuit-open")]), 1.0);
-    let told = "as many are in progress at the backend as its circuit.requests allows";
+    let told = "as many are in progress at the backend as its circuit allows";
     holds("it is told for what it is", || engine.stderr().iter().any(|line| line.contains(told)));
     (0..3).for_each(|_| go.send(()).expect("the origin waits"));
     assert!(waiting.iter_mut().all(|client| client.read_response().status == 200));

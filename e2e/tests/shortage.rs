@@ -284,6 +284,7 @@ fn near_the_limit_of_memory_newcomers_are_refused_and_the_oldest_idle_clients_go
     let limit = 64 * MIB;
     let engine = Engine::start(&config("workers = 1\nmemory_limit = \"64MiB\"", origin.address()));
     assert_eq!(engine.metric("propylon_memory_limit_bytes", &[]), limit as f64);
+    let own = engine.rss();
     let closed = || engine.metric("propylon_idle_closed_total", &[("reason", "memory")]);
     let refused = || engine.metric("propylon_connections_refused_total", &[("reason", "memory")]);
     let mut idle: Vec<Client> = Vec::new();
@@ -321,7 +322,8 @@ fn near_the_limit_of_memory_newcomers_are_refused_and_the_oldest_idle_clients_go
         client.is_ok_and(|mut client| client.get("/").text() == "hello\n")
     });
     holds("nobody is refused", || engine.metric("propylon_memory_refused_percent", &[]) == 0.0);
-    assert!(engine.rss() < limit * 6 / 10, "{} bytes after the crowd", engine.rss());
+    // The program alone has half of the limit here, unoptimised as it is.
+    assert!(engine.rss() < own + (limit - own) / 4, "{} bytes after the crowd, {own} before", engine.rss());
 }
 
 #[test]

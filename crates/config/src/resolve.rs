@@ -33,6 +33,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     facts(report, config);
     relays(report, config, routes);
     own_fields(report, config, routes);
+    proven_fields(report, config, routes);
     facts_of_routes(report, config, routes);
     hidden::check(report, routes);
     mirrors(report, config, routes);
@@ -530,6 +531,34 @@ fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
                 report.error(draft.span, what, "remove the condition, or the field from `request_headers`");
                 break;
             }
+        }
+    }
+}
+
+/// Conditions and limits are asked before proofs, of what clients have sent: a field that servers are told of by a proof
+/// is not that.
+fn proven_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let asked = draft.route.conditions.header.iter().map(|condition| (&*condition.name, "the condition"));
+        let counted = draft.route.steps.limit.iter().flat_map(|limit| &limit.key).filter_map(|key| match key {
+            LimitKey::Header(name) => Some((&**name, "the limit's key")),
+            _ => None,
+        });
+        let mut names = asked.chain(counted).peekable();
+        if names.peek().is_none() {
+            continue;
+        }
+        let listeners: Vec<ListenerId> = reached(config, &draft.route).map(|(id, _)| id).collect();
+        let is_beside = |other: &&RouteDraft| reached(config, &other.route).any(|(id, _)| listeners.contains(&id));
+        let proofs = routes.iter().filter(|other| other.complete).filter(is_beside);
+        let told: Vec<&str> =
+            proofs.filter_map(|other| other.route.steps.auth.as_ref()).flat_map(|auth| auth.fields()).collect();
+        if let Some((name, place)) = names.find(|(name, _)| told.iter().any(|told| told.eq_ignore_ascii_case(name))) {
+            let name = shown(name);
+            let what = format!(
+                "`auth` tells servers \"{name}\", and {place} goes by it before that: clients can send what they like by that name"
+            );
+            report.error(draft.span, what, "go by another field, or have `auth` tell servers by another name");
         }
     }
 }

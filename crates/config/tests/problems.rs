@@ -119,6 +119,8 @@ fn what_a_route_asks_clients_to_prove_is_checked() {
         (route("{forward={backend='app',copy=['Cookie']}}"), 36, "the field \"Cookie\" has a meaning of its own"),
         (route("{forward={backend='app',copy=['X-A','x-a']}}"), 42, "`copy` has \"x-a\" twice"),
         (route("{forward={backend='app',send=['X_A']}}"), 36, "\"X_A\" cannot be the name of a field here"),
+        (route("{basic={file='u'},user_to='X-User'}\nlimit={rate='1/s',key={header='x-user'}}"), 1, "`auth` tells servers \"x-user\", and the limit's key goes by it before that"),
+        (route("{basic={file='u'},user_to='X-User'}\n[[route]]\npath='/c'\nlistener='web'\nmatch={header={X-User='admin'}}\nbackend='app'"), 1, "`auth` tells servers \"X-User\", and the condition goes by it before that"),
         (route("{forward={backend='app'},user_to='X-User'}"), 1, "`forward` has no `user_from`: nobody is known"),
         (route("{forward={backend='app',copy=['X-User'],user_from='X-U'},user_to='x-user'}"), 1, "the field \"x-user\" is of `user_to`, and of `copy`"),
         (route("{forward={backend='app'},hide_credentials=true}"), 48, "`hide_credentials` would hide nothing"),
@@ -722,6 +724,12 @@ fn fastcgi_is_checked() {
     }
     expect_below_good(&[
         (&backend("protocol='fastcgi'"), 4, 10, "[backend.b] has no `fastcgi`"),
+        (
+            &backend("protocol='fastcgi'\nfastcgi={root='/srv'}\nhealth={kind='grpc'}"),
+            8,
+            1,
+            "`kind = \"grpc\"` asks in HTTP/2, which servers of FastCGI do not speak",
+        ),
         (&backend("fastcgi={root='/srv'}"), 6, 1, "`fastcgi` has no effect: the servers are spoken to in HTTP"),
         (&spoken("}\ntls={"), 8, 1, "`tls` means nothing to servers of FastCGI"),
         (&spoken("}\nhttp2={"), 8, 1, "`http2` means nothing to servers of FastCGI"),

@@ -260,7 +260,7 @@ mod tests {
             let is_fit = match family {
                 Family::Head => (400..600).contains(&status),
                 Family::Route => (400..500).contains(&status),
-                Family::Client => status == 0 || (400..500).contains(&status),
+                Family::Client => status == 0 || (400..500).contains(&status) || *fault == Fault::NoUpgrade,
                 Family::Server | Family::ServerTls => {
                     let is_busy = fault.blame() == Blame::Engine || *fault == Fault::ApplicationOverloaded;
                     [502, 503, 504].contains(&status) && (status == 503) == is_busy

@@ -198,7 +198,9 @@ impl Gate {
 
     /// Lets a request in: servers are told who it is from, and nothing of the like that its client has sent.
     pub fn admit(&self, identity: &Identity, head: &mut RequestHead, text: &mut Vec<u8>) {
-        head.fields.withhold(text, self.withheld.iter().chain(&self.hidden).map(String::as_str));
+        head.fields.withhold(text, self.hidden.iter().map(String::as_str));
+        // Balancing and stickiness by such a field go by what is proven.
+        head.fields.forget(text, self.withheld.iter().map(String::as_str));
         for (name, value) in &identity.fields {
             head.fields.tell(text, name, value);
         }

@@ -11,6 +11,7 @@ use crate::plan::{
     redirect, respond,
 };
 use crate::words::{Directive, End, directives, duration, unix_socket, with_port};
+use crate::write::key_text;
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
 const NEEDLESS: &[&str] = &[
@@ -610,7 +611,9 @@ impl Reader<'_> {
             .iter()
             .filter(literal)
             .filter(|each| !["REDIRECT_STATUS", "GATEWAY_INTERFACE", "CONTENT_LENGTH"].contains(&each.word(1)))
-            .map(|each| format!("{} = {}", each.word(1), quoted(&each.word(2).replace('{', "{{").replace('}', "}}"))))
+            .map(|each| {
+                format!("{} = {}", key_text(each.word(1)), quoted(&each.word(2).replace('{', "{{").replace('}', "}}")))
+            })
             .collect();
         let params = if params.is_empty() { String::new() } else { format!(", params = {{ {} }}", params.join(", ")) };
         let settings = format!("{{ root = {}, {scripts}{params} }}", quoted(root));

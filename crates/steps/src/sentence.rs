@@ -42,7 +42,7 @@ const ORDER: [&str; 16] = [
 /// Keys that are no steps.
 const NO_STEPS: [&str; 8] = ["name", "listener", "host", "path", "match", "backend", "redirect", "respond"];
 /// Parts of names of fields, cookies and parameters that have secrets.
-const SECRETIVE: [&str; 6] = ["auth", "cookie", "key", "pass", "secret", "token"];
+const SECRETIVE: [&str; 9] = ["auth", "cookie", "credential", "key", "pass", "secret", "session", "signature", "token"];
 /// Characters of one value.
 const VALUE_CHARS_MAX: usize = 120;
 
@@ -100,7 +100,9 @@ fn condition(kind: &str, value: &Value) -> Vec<String> {
     };
     match value {
         Value::Object(tests) => {
-            tests.iter().map(|(name, value)| format!("{word} {name} {}", test(name, value))).collect()
+            // A cookie's value is a secret, whatever its name.
+            let asked = |name: &str| if kind == "cookie" { "cookie".to_owned() } else { name.to_owned() };
+            tests.iter().map(|(name, value)| format!("{word} {name} {}", test(&asked(name), value))).collect()
         }
         value => vec![format!("{word} {}", alternatives(value))],
     }

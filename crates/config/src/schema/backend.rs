@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
-use super::fastcgi::fastcgi;
+use super::fastcgi::{fastcgi, probes as fastcgi_probes};
 use super::values::{DAY, HOUR, close, seconds, timeout, up_to};
 use super::{balance, health, source, sticky};
 use crate::address;
@@ -43,6 +43,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     }
     let tls = backend_tls(context, &mut section);
     let health = health::health(&mut section, tls.is_some());
+    fastcgi_probes(&mut section, (protocol, health.as_ref()));
     let outlier = health::outlier(&mut section);
     let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);

@@ -2,7 +2,7 @@
 
 use super::headers::pieces;
 use crate::describe::Form;
-use crate::model::{Fact, FastCgi, RequestHeader, Scripts, ServerProtocol};
+use crate::model::{Fact, FastCgi, HealthCheck, ProbeKind, RequestHeader, Scripts, ServerProtocol};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -45,6 +45,18 @@ pub(crate) fn fastcgi(section: &mut Section<'_, '_>, protocol: ServerProtocol) -
         }
     }
     Some(table)
+}
+
+/// Refuses probes in a protocol that these servers do not speak.
+pub(crate) fn probes(section: &mut Section<'_, '_>, (protocol, health): (ServerProtocol, Option<&HealthCheck>)) {
+    let is_of_grpc = |check: &HealthCheck| check.port.is_none() && matches!(check.kind, ProbeKind::Grpc { .. });
+    if protocol == ServerProtocol::FastCgi
+        && health.is_some_and(is_of_grpc)
+        && let Some(entry) = section.entry("health")
+    {
+        let what = "`kind = \"grpc\"` asks in HTTP/2, which servers of FastCGI do not speak";
+        section.report.error(entry.key_span, what, "ask for a `path`, or at a `port` of its own");
+    }
 }
 
 fn table(mut section: Section<'_, '_>) -> FastCgi {
@@ -115,7 +127,7 @@ fn is_script(report: &Report<'_>, (key, path, span): (&str, &str, Span), split: 
 fn scripts(section: &mut Section<'_, '_>, split: &str) -> Scripts {
     let report = section.report;
     section.default_is("scripts", || "index".into());
-    let Some(entry) = section.forms("scripts", &[Form::Words(&["index", "any"]), Form::Strings]) else {
+    let Some(entry) = section.forms("scripts", &[Form::Words(&["index", "any"]), Form::List(&[Form::String])]) else {
         return Scripts::Index;
     };
     let form = "\"index\", \"any\" or a list of paths such as [\"/admin/*.php\"]";

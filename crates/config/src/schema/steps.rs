@@ -41,11 +41,23 @@ pub(crate) fn steps(
         retries: forwarding::retries(section),
         priority: forwarding::priority(section),
         buffer: forwarding::buffer(section),
-        throttle: throttle(section),
+        throttle: throttle(section).filter(|throttle| !is_of_calls(section, throttle)),
         body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
         grpc_web: section.boolean_or("grpc_web", false),
         split,
     }
+}
+
+/// Whether calls of gRPC-Web would go past a pace, which is refused.
+fn is_of_calls(section: &mut Section<'_, '_>, throttle: &Throttle) -> bool {
+    let span = section.entry("throttle").map(|entry| entry.key_span);
+    let is_web = section.boolean_or("grpc_web", false);
+    if let (Some(span), true, Some(_)) = (span, is_web, throttle.download) {
+        let what = "`throttle.download` does not slow calls of gRPC-Web down";
+        section.report.error(span, what, "remove it, or give calls of gRPC-Web a route of their own");
+        return true;
+    }
+    false
 }
 
 /// `throttle` of `[[route]]`.

@@ -20,6 +20,8 @@ use crate::names::Names;
 /// Time from looking up the name to the last byte.
 const FETCH_TIME: Duration = Duration::from_secs(10);
 const BODY_BYTES_MAX: usize = 256 * 1024;
+/// Longest connect and handshake at one of several addresses.
+const ADDRESS_MAX: Duration = Duration::from_secs(3);
 
 /// Fetches the text of a set of keys.
 ///
@@ -73,12 +75,16 @@ async fn connect(url: &KeysUrl, resolver: &Resolver, profile: &UpstreamProfile) 
     let found = Names::new(resolver).look_up(&url.address.address).await?;
     let mut failed = "there is no address".to_owned();
     for address in found.targets.into_iter().filter_map(|found| found.address.ip()) {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                let (connector, awaits_signature) = (profile.connector(), Cell::default());
-                return ProbeStream::secure(stream, &connector, 0, None, &awaits_signature).await.map_err(said);
-            }
-            Err(error) => failed = format!("{address}: {error}"),
+        let (connector, awaits_signature) = (profile.connector(), Cell::default());
+        let secured = async {
+            let stream = TcpStream::connect(address).await.map_err(said)?;
+            ProbeStream::secure(stream, &connector, 0, None, &awaits_signature).await.map_err(said)
+        };
+        // One that takes no connections, as behind a broken route, leaves time for the next.
+        match timeout(ADDRESS_MAX, secured).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = format!("{address}: {error}"),
+            Err(_) => failed = format!("{address}: no answer within {} s", ADDRESS_MAX.as_secs()),
         }
     }
     Err(failed)

@@ -407,6 +407,15 @@ impl Fields {
         }
     }
 
+    /// Like [`Fields::withhold`], and nothing finds these fields by their names any more.
+    pub fn forget<'n>(&mut self, buf: &[u8], ours: impl Iterator<Item = &'n str> + Clone) {
+        for field in self.iter_mut() {
+            if ours.clone().any(|ours| is_same_or_lookalike(field.name.bytes(buf), ours)) {
+                (field.forward, field.kind, field.name) = (false, Name::Other, Span::default());
+            }
+        }
+    }
+
     /// Adds a field of ours, which goes on behind the client's. Its bytes are put behind the head's.
     pub fn tell(&mut self, buf: &mut Vec<u8>, name: &str, value: &[u8]) {
         let start = buf.len();

@@ -232,7 +232,8 @@ impl<'s> Forwarding<'s> {
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         http10::prepare(client, request, &mut self.upload).await?;
-        match self.backend.terms.is_timed {
+        let is_slowed = request.steps.as_deref().is_some_and(|steps| steps.throttle.is_some());
+        match self.backend.terms.is_timed || is_slowed {
             true => self.checkout_in_time(client, request, traits).await,
             false => checkout::checkout(client, &mut request.note, self.backend, traits, &mut self.retry_state).await,
         }

@@ -48,8 +48,7 @@ pub fn opening(
         params,
         body: request.head.body,
         held_max: settings.body_buffer,
-        // A client that was told to send its body is not told again.
-        expects_continue: request.head.expect_continue && request.note.attempts <= 1,
+        expects_continue: request.head.expect_continue,
         keeps: settings.keep,
     }
 }

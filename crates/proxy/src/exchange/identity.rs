@@ -100,7 +100,7 @@ fn pass_on(
     let (head, text) = (&mut answer.head, &answer.text[..]);
     request.asked(listener).0.withhold_ours(head, text);
     let content_type = head.fields.value(text, "content-type").map(|value| String::from_utf8_lossy(value).into_owned());
-    head.fields.withhold(text, ["content-type", "date"].into_iter());
+    head.fields.withhold(text, ["content-type", "date", "trailer"].into_iter());
     let mut lines = Vec::new();
     head.fields.write_forwarded(text, &mut lines);
     let content_type = content_type.as_deref().unwrap_or("application/octet-stream");

@@ -766,6 +766,8 @@ fn open(
                 (ClientSide::Http1(_), _) => request.head.body,
             };
             let opening = fastcgi::opening(client, request, snapshot, backend, &mut scratch);
+            // A client that was told to send its body is not told again.
+            request.head.expect_continue = false;
             return Ok(Opened::FastCgi(Box::new(FastCgi::new(connection, &core, opening))));
         }
     };

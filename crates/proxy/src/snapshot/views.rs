@@ -44,7 +44,9 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             priority,
             is_timed: timeouts.request.is_some(),
             checkout: match own.checkout {
-                Checkout::Connection | Checkout::Stream if timeouts.request.is_some() || is_slowed => Checkout::Timed,
+                // Made ready for its servers first, and then within its limit.
+                Checkout::Http10 => Checkout::Http10,
+                _ if timeouts.request.is_some() || is_slowed => Checkout::Timed,
                 checkout => checkout,
             },
             sets_cookie: own.sets_cookie || side.is_some(),
