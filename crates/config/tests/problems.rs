@@ -101,6 +101,24 @@ fn routes_have_a_label_of_their_own_each() {
 }
 
 #[test]
+fn nothing_before_a_proof_goes_by_what_it_tells() {
+    let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");
+    let local = |text: &str| text.replace("0.0.0.0", "127.0.0.1");
+    // Conditions and limits are asked before the proof.
+    let limited = route("{basic={file='u'},user_to='X-User'}\nlimit={rate='1/s',key={header='x-user'}}");
+    let admin = "\n[[route]]\npath='/c'\nlistener='web'\nmatch={header={X-User='admin'}}\nbackend='app'";
+    let asked = route("{basic={file='u'},user_to='X-User'}") + admin;
+    for (snippet, line, part) in [
+        (limited, 1, "`auth` tells servers \"x-user\", and the limit's key goes by it before that"),
+        (asked, 6, "`auth` tells servers \"x-user\", and the condition goes by it before that"),
+    ] {
+        let found = all(&local(&format!("{GOOD}{snippet}")));
+        let place = format!("f:{}:1: ", GOOD_LINES + line);
+        assert!(found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part), "{place} {found:#?}");
+    }
+}
+
+#[test]
 #[rustfmt::skip] // one line per case
 fn what_a_route_asks_clients_to_prove_is_checked() {
     let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");
@@ -119,8 +137,6 @@ fn what_a_route_asks_clients_to_prove_is_checked() {
         (route("{forward={backend='app',copy=['Cookie']}}"), 36, "the field \"Cookie\" has a meaning of its own"),
         (route("{forward={backend='app',copy=['X-A','x-a']}}"), 42, "`copy` has \"x-a\" twice"),
         (route("{forward={backend='app',send=['X_A']}}"), 36, "\"X_A\" cannot be the name of a field here"),
-        (route("{basic={file='u'},user_to='X-User'}\nlimit={rate='1/s',key={header='x-user'}}"), 1, "`auth` tells servers \"x-user\", and the limit's key goes by it before that"),
-        (route("{basic={file='u'},user_to='X-User'}\n[[route]]\npath='/c'\nlistener='web'\nmatch={header={X-User='admin'}}\nbackend='app'"), 1, "`auth` tells servers \"X-User\", and the condition goes by it before that"),
         (route("{forward={backend='app'},user_to='X-User'}"), 1, "`forward` has no `user_from`: nobody is known"),
         (route("{forward={backend='app',copy=['X-User'],user_from='X-U'},user_to='x-user'}"), 1, "the field \"x-user\" is of `user_to`, and of `copy`"),
         (route("{forward={backend='app'},hide_credentials=true}"), 48, "`hide_credentials` would hide nothing"),
