@@ -86,11 +86,8 @@ impl Flow {
     fn keep(&mut self, bytes: &[u8]) -> bool {
         let room = self.front.back().map_or(0, |last| PIECE_BYTES - last.len());
         let wanted = bytes.len().saturating_sub(room).div_ceil(PIECE_BYTES);
-        for taken in 0..wanted {
-            if !self.claim.take_piece() {
-                (0..taken).for_each(|_| self.claim.give_piece());
-                return false;
-            }
+        if !self.claim.take_pieces(wanted) {
+            return false;
         }
         let (first, rest) = bytes.split_at(room.min(bytes.len()));
         if let Some(last) = self.front.back_mut() {

@@ -74,11 +74,8 @@ impl Writing {
     fn keep(&mut self, bytes: &[u8]) -> bool {
         let room = self.pieces.last().map_or(0, |last| PIECE_BYTES - last.len());
         let wanted = bytes.len().saturating_sub(room).div_ceil(PIECE_BYTES);
-        for taken in 0..wanted {
-            if !self.claim.take_piece() {
-                (0..taken).for_each(|_| self.claim.give_piece());
-                return false;
-            }
+        if !self.claim.take_pieces(wanted) {
+            return false;
         }
         let (first, rest) = bytes.split_at(room.min(bytes.len()));
         if let Some(last) = self.pieces.last_mut() {

@@ -115,6 +115,17 @@ impl Claim {
         is_taken
     }
 
+    /// Takes so many pieces, or none where there are fewer.
+    pub(crate) fn take_pieces(&mut self, wanted: usize) -> bool {
+        for taken in 0..wanted {
+            if !self.take_piece() {
+                (0..taken).for_each(|_| self.give_piece());
+                return false;
+            }
+        }
+        true
+    }
+
     pub(crate) fn give_piece(&mut self) {
         self.pieces -= 1;
         self.space.memory.give_back(self.core);

@@ -131,6 +131,14 @@ impl Steps {
 }
 
 impl Steps {
+    /// Lines of a response's trailers that the route lets go on.
+    pub fn kept_trailers(&self, lines: Vec<u8>) -> Vec<u8> {
+        match &self.response {
+            Some(change) if !lines.is_empty() => change.kept_trailers(lines),
+            _ => lines,
+        }
+    }
+
     /// Path and query that a redirect of the route leads to; `None` where it does not change the request's.
     ///
     /// # Errors

@@ -209,6 +209,25 @@ pub struct BackendTls {
     pub at: At,
 }
 
+impl BackendTls {
+    /// Terms of TLS with one that this authority, or the system's, has signed for: those of servers by default.
+    pub(crate) fn verified_by(ca: Option<Trust>, at: At) -> BackendTls {
+        BackendTls {
+            ca: ca.into_iter().collect(),
+            server_name: None,
+            sni: true,
+            verify: true,
+            certificate: None,
+            policy: TlsPolicy::Intermediate,
+            resume: true,
+            watch: None,
+            // There is none to show.
+            allow_world_readable_keys: false,
+            at,
+        }
+    }
+}
+
 /// Balancing algorithm: how requests are spread over the servers of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {

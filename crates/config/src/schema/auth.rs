@@ -10,8 +10,7 @@ use super::values::{DAY, HOUR, file, required_file, seconds};
 use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
-    ApiKey, At, Auth, BackendId, BackendTls, Basic, Forward, Jwt, KeysUrl, Proof, TlsPolicy, TokenKeys, Trust,
-    WebAddress,
+    ApiKey, Auth, BackendId, BackendTls, Basic, Forward, Jwt, KeysUrl, Proof, TokenKeys, Trust, WebAddress,
 };
 use crate::report::Report;
 use crate::text::Span;
@@ -366,27 +365,10 @@ fn token_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Optio
     let keys_ca = ca.and_then(|found| Some((file(report, "keys_ca", found, context.base)?, found.span)));
     let trust = keys_ca.as_ref().map(|(path, span)| Trust { path: path.clone(), at: report.at(*span) });
     if let Some(address) = address {
-        let (tls, keys_ca) = (tls(trust, report.at(section.span)), keys_ca.map(|(path, _)| path));
+        let (tls, keys_ca) = (BackendTls::verified_by(trust, report.at(section.span)), keys_ca.map(|(path, _)| path));
         return Some(TokenKeys::Url(Box::new(KeysUrl { address, keys_ca, keys_refresh: refresh, tls })));
     }
     Some(TokenKeys::File { keys_file: keys_file? })
-}
-
-/// Terms of TLS with an issuer: those of a backend's servers, with their defaults.
-fn tls(ca: Option<Trust>, at: At) -> BackendTls {
-    BackendTls {
-        ca: ca.into_iter().collect(),
-        server_name: None,
-        sni: true,
-        verify: true,
-        certificate: None,
-        policy: TlsPolicy::Intermediate,
-        resume: true,
-        watch: None,
-        // There is none to show.
-        allow_world_readable_keys: false,
-        at,
-    }
 }
 
 /// One text, or an array of some.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::url::{UrlKey, web_address};
 use super::values::{file, seconds, up_to};
 use crate::describe::Form;
-use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust, WebAddress};
+use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TraceTrust, Tracing, Trust, WebAddress};
 use crate::report::Report;
 use crate::tree::{Entry, Value};
 use crate::walk::{Found, Section, mismatch, string};
@@ -71,19 +71,7 @@ fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorE
         let path = file(report, "ca", found, base)?;
         Some(Trust { path, at: report.at(found.span) })
     });
-    BackendTls {
-        ca: ca.into_iter().collect(),
-        server_name: None,
-        sni: true,
-        verify: true,
-        certificate: None,
-        policy: TlsPolicy::Intermediate,
-        resume: true,
-        watch: None,
-        // There is none to show.
-        allow_world_readable_keys: false,
-        at: report.at(section.span),
-    }
+    BackendTls::verified_by(ca, report.at(section.span))
 }
 
 fn sample(section: &mut Section<'_, '_>) -> Option<SampleRate> {

@@ -231,10 +231,9 @@ impl Compression {
 
     /// Lines of the trailers that go on.
     fn kept(&self, lines: Vec<u8>) -> Vec<u8> {
-        let change = self.withholds.as_deref().and_then(|steps| steps.response.as_ref());
-        match change {
-            Some(change) if !lines.is_empty() => change.kept_trailers(lines),
-            _ => lines,
+        match &self.withholds {
+            Some(steps) => steps.kept_trailers(lines),
+            None => lines,
         }
     }
 

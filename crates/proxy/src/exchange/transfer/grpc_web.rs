@@ -14,7 +14,6 @@ use super::progress::PIECE_BYTES;
 use super::stop::Stop;
 use super::upstream::part::Part;
 use super::{Ended, Transfer};
-use crate::request::Request;
 
 /// A response whose head is told anew, and whose body ends with its trailers.
 pub struct WebCall {
@@ -101,7 +100,10 @@ impl WebCall {
                     };
                     let Part { data, end } = part?;
                     let mut data = data.unwrap_or_default();
-                    let end = end.map(|lines| kept_trailers(progress.request, lines));
+                    let end = end.map(|lines| match &progress.request.steps {
+                        Some(steps) => steps.kept_trailers(lines),
+                        None => lines,
+                    });
                     let bytes = self.response.part(data.readable(), end.as_deref());
                     progress.core.buffers.release(&mut data);
                     (bytes, end.is_some())
@@ -116,14 +118,5 @@ impl WebCall {
         }
         budget::spend(Budget::Pieces, context);
         Poll::Pending
-    }
-}
-
-/// Lines of trailers without those that the route does not let go on.
-fn kept_trailers(request: &Request, lines: Vec<u8>) -> Vec<u8> {
-    let change = request.steps.as_deref().and_then(|steps| steps.response.as_ref());
-    match change.filter(|change| change.withholds_fields() && !lines.is_empty()) {
-        Some(change) => change.kept_trailers(lines),
-        None => lines,
     }
 }
