@@ -383,24 +383,32 @@ fn every_key_has_its_own_requests_at_once() {
     }
 }
 
-/// Clients that ask side by side until told to stop. Returns the statuses.
-fn work(engine: &Engine, (clients, path): (usize, &str), stop: impl Fn() -> bool + Sync) -> Vec<u16> {
-    let (statuses, began) = (Mutex::new(Vec::new()), Instant::now());
+/// Clients that ask side by side until this holds. Returns the statuses.
+fn work(engine: &Engine, (clients, path): (usize, &str), is_over: impl Fn() -> bool) -> Vec<u16> {
+    let (statuses, is_done, began) = (Mutex::new(Vec::new()), AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..clients {
             scope.spawn(|| {
                 let mut client = Client::plain(engine.address("plain"));
-                while !stop() {
-                    assert!(began.elapsed() < Duration::from_secs(300), "the limit is {}", circuit_limit(engine));
+                while !is_done.load(Ordering::Relaxed) {
                     let status = client.get(path).status;
                     statuses.lock().expect("no client panics").push(status);
                     if status == 503 {
-                        // A client that is refused comes back after a while.
-                        std::thread::sleep(Duration::from_millis(5));
+                        // Clients that come back at once would take the time that the server needs.
+                        std::thread::sleep(Duration::from_millis(50));
                     }
                 }
             });
         }
+        // Clients end before their story fails.
+        let holds = loop {
+            if is_over() || began.elapsed() > Duration::from_secs(240) {
+                break is_over();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        is_done.store(true, Ordering::Relaxed);
+        assert!(holds, "the limit is {}", circuit_limit(engine));
     });
     statuses.into_inner().expect("no client panics")
 }
@@ -411,7 +419,8 @@ fn circuit_limit(engine: &Engine) -> f64 {
 }
 
 #[test]
-fn a_limit_that_is_adaptive_finds_how_many_threads_its_server_has_and_comes_back_after_it_was_slow() {
+fn a_limit_that_is_adaptive_finds_how_many_threads_its_server_has_and_comes_back_after_it_failed() {
+    const CLIENTS: usize = 100;
     let server = PythonServer::start("few_threads.py", &["4"]);
     let config = |circuit: &str| {
         format!(
@@ -423,16 +432,16 @@ fn a_limit_that_is_adaptive_finds_how_many_threads_its_server_has_and_comes_back
     let engine = Engine::start(&config("{ adaptive = true, requests_min = 2 }"));
     holds("the limit to begin with", || circuit_limit(&engine) == 32.0);
     let found = || (4.0..=12.0).contains(&circuit_limit(&engine));
-    let statuses = work(&engine, (40, "/20"), found);
+    // Clients are more than any limit that one wrong measurement could lead to: so there is another.
+    let statuses = work(&engine, (CLIENTS, "/20"), found);
     assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
     assert!(statuses.contains(&503) && statuses.contains(&200));
     assert!(engine.metric("propylon_queue_refused_total", &[("backend", "app"), ("reason", "circuit-open")]) > 0.0);
-    // Five times as slow, until the limit has sunk; and failing, until that is told.
-    work(&engine, (40, "/100"), || circuit_limit(&engine) < 4.0);
-    let failing = work(&engine, (40, "/fail/20"), || conditions(&engine).contains(&"circuit-floored".into()));
+    // Failing, until the limit is as low as it may be and that is told. Slower servers are for the simulation.
+    let failing = work(&engine, (CLIENTS, "/fail/20"), || conditions(&engine).contains(&"circuit-floored".into()));
     assert!(failing.iter().all(|status| matches!(status, 500 | 503)), "{failing:?}");
     assert_eq!(circuit_limit(&engine), 2.0);
-    work(&engine, (40, "/20"), || circuit_limit(&engine) >= 4.0);
+    work(&engine, (CLIENTS, "/20"), || circuit_limit(&engine) >= 4.0);
     holds("the condition's end", || !conditions(&engine).contains(&"circuit-floored".into()));
     let status = ask_admin(&engine, "GET", "/status.json", "", "");
     let status: serde_json::Value = serde_json::from_str(&status.text()).expect("JSON");

@@ -841,7 +841,10 @@ document.addEventListener("keydown", event => {
   if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   const isSeen = name => { const { top, bottom } = byId(name).getBoundingClientRect(); return top < innerHeight / 2 && bottom > innerHeight / 4; };
-  byId((["certificates", "routes", "backends"].find(isSeen) || "servers") + "-filter").focus();
+  // A section that has the focus, as one has to which a link has led, goes before those that are in sight.
+  const isFocused = ([name]) => byId(name).contains(document.activeElement);
+  const name = (filters.find(isFocused) || [["certificates", "routes", "backends"].find(isSeen) || "servers"])[0];
+  byId(name + "-filter").focus();
 });
 if (location.hash) follow(); else poll();
 if (!asking) poll();
