@@ -1,0 +1,124 @@
+//! What keeps requests out by Caddy, and what asks who they are from.
+
+use std::collections::BTreeMap;
+
+use super::matchers::{Matched, joined, path, tested};
+use super::{Reader, Site};
+use crate::guards::{Guard, Guarded};
+use crate::plan::{Action, CLOSED, Path, respond};
+use crate::terms::Term;
+use crate::words::Directive;
+
+impl Reader<'_> {
+    /// Lays guards over the routes from the given one on; without any they have routes of their own.
+    pub(super) fn guard(&mut self, sites: &[Site], first: usize, guards: &[Guard]) {
+        let routes = self.plan.routes.split_off(first);
+        let tls: BTreeMap<String, bool> =
+            self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
+        let mut guarded = Guarded { guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
+        let all: Vec<usize> = (0..guards.len()).collect();
+        for route in routes {
+            match route.action {
+                Action::Redirect(_) => guarded.routes.push(route),
+                _ => guarded.add(route, &all),
+            }
+        }
+        let Guarded { routes, mut wider, .. } = guarded;
+        wider.dedup();
+        for line in wider {
+            self.plan.note(line, "a rule that keeps requests out", WIDER);
+        }
+        let notes = self.plan.notes.len();
+        routes.into_iter().for_each(|route| self.plan.route(route));
+        // Requests that no other route is for are kept out as well.
+        for guard in guards.iter().filter(|guard| guard.except.is_empty()) {
+            let path = guard.of.path.clone().unwrap_or(Path::Prefix("/".into()));
+            let matched = Matched { host: guard.of.host.clone(), path, conditions: guard.of.conditions.clone() };
+            self.add(sites, guard.line, &[matched], &guard.action);
+        }
+        self.plan.notes.truncate(notes);
+    }
+
+    /// Requests that a directive keeps out. Of tests that are not carried over the rest holds, so that nobody gets in who did
+    /// not before.
+    pub(super) fn guards(&mut self, each: &Directive, outer: &[Matched]) -> Vec<Guard> {
+        let is_auth = !denies(each);
+        let (mut own, mut except, mut is_wider) = (vec![Matched::all()], Vec::new(), false);
+        let word = each.word(1);
+        let mut is_known = is_auth || !word.starts_with('@');
+        if word.starts_with('/') {
+            own = vec![Matched { path: path(word), ..Matched::all() }];
+        }
+        for test in self.matchers.get(word).cloned().unwrap_or_default() {
+            if test.name() == "not" {
+                is_known = true;
+                let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
+                match tested(test.block.as_deref().unwrap_or(&inline)) {
+                    Ok(found) => except.extend(found),
+                    Err(_) => is_wider = true,
+                }
+                continue;
+            }
+            match tested(std::slice::from_ref(&test)) {
+                Ok(found) => {
+                    is_known = true;
+                    own = own.iter().flat_map(|one| found.iter().map(move |two| joined(one, two))).collect();
+                }
+                Err(_) => is_wider = true,
+            }
+        }
+        if is_auth {
+            let fix = format!(
+                "who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}"
+            );
+            self.plan.note(each.line, each.text(), fix);
+        } else if !is_known {
+            let fix = format!("{word} is not carried over: write a route with host, path and `match`");
+            self.plan.note(each.line, each.text(), fix);
+            return Vec::new();
+        } else if is_wider {
+            self.plan.note(each.line, each.text(), WIDER);
+        }
+        let action = if is_auth { respond(403, "") } else { denial(each) };
+        let both = outer.iter().flat_map(|one| own.iter().map(move |two| joined(one, two)));
+        let except: Vec<Term> = except.iter().map(|one| term(one, false)).collect();
+        let guard = |matched: Matched| Guard {
+            line: each.line,
+            from: if is_auth { 0 } else { each.line },
+            of: term(&matched, true),
+            except: except.clone(),
+            action: action.clone(),
+            is_whole: true,
+        };
+        both.map(guard).collect()
+    }
+}
+
+/// Words for a guard that holds for more than it did.
+const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for";
+
+/// Whether a directive keeps requests out.
+pub(super) fn denies(each: &Directive) -> bool {
+    let has_status = || each.words.iter().any(|word| ["401", "403", "404"].contains(&word.as_str()));
+    match each.name() {
+        "abort" => true,
+        "error" | "respond" => has_status(),
+        _ => false,
+    }
+}
+
+/// The answer of a directive that keeps requests out.
+fn denial(each: &Directive) -> Action {
+    let from = if each.word(1).starts_with(['/', '@', '*']) { 2 } else { 1 };
+    let status = each.words.iter().rev().find_map(|word| word.parse().ok()).unwrap_or(403);
+    let body = each.word(from);
+    let has_body = each.name() == "respond" && body.parse::<u16>().is_err() && !body.contains('{');
+    respond(status, if has_body { body } else { "" })
+}
+
+fn term(matched: &Matched, ignores_case: bool) -> Term {
+    let path = Some(matched.path.clone()).filter(|path| *path != Path::Prefix("/".into()));
+    let (host, conditions) = (matched.host.clone(), matched.conditions.clone());
+    // Caddy compares paths without case.
+    Term { host, path, is_tls: None, ignores_case, conditions }
+}

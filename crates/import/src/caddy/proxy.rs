@@ -1,0 +1,191 @@
+//! `reverse_proxy` of Caddy: servers, balancing, health, and how they are spoken to.
+
+use std::collections::BTreeMap;
+
+use super::fields::field;
+use super::matchers::Matched;
+use super::{Reader, Site};
+use crate::changes::Side;
+use crate::plan::{Action, Keys, Server, name_of, one_or_list, quoted};
+use crate::words::{Directive, duration, unix_socket, with_port};
+
+impl Reader<'_> {
+    pub(super) fn proxied(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
+        let Some((matched, from)) = self.matched(each, outer) else { return };
+        let mut targets: Vec<String> = each.words.get(from..).unwrap_or_default().to_vec();
+        targets.extend(
+            each.inner().iter().filter(|inner| inner.name() == "to").flat_map(|inner| inner.arguments().to_vec()),
+        );
+        let mut servers = Vec::new();
+        let mut is_tls = false;
+        for target in &targets {
+            let (scheme, address) = target.split_once("://").unwrap_or(("http", target));
+            if let Some(address) = unix_socket(target).filter(|_| target.starts_with("unix")) {
+                servers.push(Server { address, keys: Keys::new() });
+            } else if ["http", "https", "h2c"].contains(&scheme) && !address.starts_with('/') && !address.contains('{')
+            {
+                is_tls |= scheme == "https";
+                let address = address.trim_end_matches('/');
+                let address = if address.starts_with(':') { format!("127.0.0.1{address}") } else { address.to_owned() };
+                let address = with_port(&address, if scheme == "https" { "443" } else { "80" });
+                servers.push(Server { address, keys: Keys::new() });
+            } else {
+                self.plan.note(each.line, target.clone(), "write the server as HOST:PORT or unix:PATH");
+            }
+        }
+        let Some(first) = servers.first() else {
+            if targets.is_empty() {
+                self.plan.note(each.line, each.text(), "it names no servers: write a [backend.NAME] and a route to it");
+            }
+            return;
+        };
+        let name = self.name(&first.address, &servers, each);
+        let backend = self.plan.backend(&name, each.line);
+        if backend.servers.is_empty() {
+            backend.servers = servers;
+            if is_tls {
+                backend.tls = Some(BTreeMap::new());
+            }
+            self.options_of_proxy(&name, each);
+        }
+        let changes = self.changes.clone();
+        for inner in each.inner() {
+            let (side, key) = match inner.name() {
+                "header_up" => (Side::Request, "request"),
+                "header_down" => (Side::Response, "response"),
+                _ => continue,
+            };
+            let lower = inner.word(1).to_ascii_lowercase();
+            if side == Side::Request
+                && ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].contains(&lower.as_str())
+            {
+                continue;
+            }
+            if let Err(what) = field(inner.arguments(), side, &mut self.changes) {
+                let is_set = side == Side::Request && inner.words.len() == 3;
+                let rest = if is_set { self.changes.withhold(inner.word(1)) } else { "" };
+                let fix = format!("{what}; write `{key}` in the routes that it is for{rest}");
+                self.plan.note(inner.line, inner.text(), fix);
+            }
+        }
+        self.add(sites, each.line, &matched, &Action::Backend(name));
+        self.changes = changes;
+    }
+
+    /// A backend's name: of its server, or of that and the line if there is another one with that server.
+    fn name(&self, first: &str, servers: &[Server], each: &Directive) -> String {
+        let name = name_of(first.trim_start_matches("127.0.0.1:").trim_start_matches("localhost:"));
+        let name = if name.bytes().all(|byte| byte.is_ascii_digit()) { format!("app-{name}") } else { name };
+        let known = self.plan.backends.iter().find(|backend| backend.name == name);
+        match known {
+            Some(known) if known.servers != servers || each.block.is_some() => format!("{name}-{}", each.line),
+            _ => name,
+        }
+    }
+
+    fn options_of_proxy(&mut self, name: &str, proxy: &Directive) {
+        let mut notes: Vec<(usize, String, &str)> = Vec::new();
+        let backend = self.plan.backend(name, proxy.line);
+        for each in proxy.inner() {
+            let time = || duration(each.word(1), 1000);
+            match each.name() {
+                "to" | "flush_interval" | "lb_retries" | "lb_try_duration" | "lb_try_interval" | "stream_timeout" => {}
+                "fail_duration" | "max_fails" | "unhealthy_status" | "unhealthy_latency" | "stream_close_delay" => {
+                    if each.name() == "fail_duration" {
+                        backend.keys.insert("outlier".into(), "{}".into());
+                    }
+                }
+                "lb_policy" => match each.word(1) {
+                    "round_robin" => {}
+                    "random" => drop(backend.keys.insert("balance".into(), quoted("random"))),
+                    "first" => drop(backend.keys.insert("balance".into(), quoted("first"))),
+                    "least_conn" | "random_choose" => {
+                        drop(backend.keys.insert("balance".into(), quoted("least-connections")))
+                    }
+                    "ip_hash" | "client_ip_hash" => {
+                        drop(backend.keys.insert("balance".into(), quoted("consistent-hash")))
+                    }
+                    "uri_hash" => hash(backend, quoted("path")),
+                    "header" => hash(backend, format!("{{ header = {} }}", quoted(each.word(2)))),
+                    "cookie" => {
+                        let cookie = if each.word(2).is_empty() { "lb" } else { each.word(2) };
+                        backend.keys.insert("sticky".into(), format!("{{ cookie = {} }}", quoted(cookie)));
+                    }
+                    _ => notes.push((each.line, each.text(), "see `balance` of a backend")),
+                },
+                "health_uri" | "health_path" => drop(backend.health.insert("path".into(), quoted(each.word(1)))),
+                "health_interval" => {
+                    time().into_iter().for_each(|time| drop(backend.health.insert("interval".into(), time)))
+                }
+                "health_timeout" => {
+                    time().into_iter().for_each(|time| drop(backend.health.insert("timeout".into(), time)))
+                }
+                "health_port" => drop(backend.health.insert("port".into(), each.word(1).to_owned())),
+                "health_status" => {
+                    let status = each.word(1);
+                    let status =
+                        status.strip_suffix("xx").map_or(status.to_owned(), |class| format!("{class}00-{class}99"));
+                    backend.health.insert("status".into(), quoted(&status));
+                }
+                "health_body" => drop(backend.health.insert("body".into(), quoted(each.word(1)))),
+                "header_up" | "header_down" => {}
+                "transport" => transport(backend, each, &mut notes),
+                _ => notes.push((each.line, each.text(), "it is not known to this command: see whether it matters")),
+            }
+        }
+        let has_probe = backend.health.contains_key("path") || backend.health.is_empty();
+        if !has_probe {
+            backend.health.clear();
+        }
+        notes.into_iter().for_each(|(line, text, fix)| self.plan.note(line, text, fix));
+    }
+}
+
+fn hash(backend: &mut crate::plan::Backend, key: String) {
+    backend.keys.insert("balance".into(), quoted("consistent-hash"));
+    backend.keys.insert("hash".into(), format!("{{ key = {key} }}"));
+}
+
+fn transport(
+    backend: &mut crate::plan::Backend,
+    transport: &Directive,
+    notes: &mut Vec<(usize, String, &'static str)>,
+) {
+    if transport.word(1) == "fastcgi" {
+        notes.push((
+            transport.line,
+            transport.text(),
+            "write protocol = \"fastcgi\" and `fastcgi` in its [backend.NAME]",
+        ));
+    } else if transport.word(1) != "http" {
+        notes.push((transport.line, transport.text(), "this protocol is not spoken to servers"));
+    }
+    for each in transport.inner() {
+        let time = || duration(each.word(1), 1000);
+        let tls = &mut backend.tls;
+        match each.name() {
+            "tls" => drop(tls.get_or_insert_default()),
+            "tls_insecure_skip_verify" => drop(tls.get_or_insert_default().insert("verify".into(), "false".into())),
+            "tls_server_name" => drop(tls.get_or_insert_default().insert("server_name".into(), quoted(each.word(1)))),
+            "tls_trusted_ca_certs" => {
+                drop(tls.get_or_insert_default().insert("ca".into(), one_or_list(each.arguments())))
+            }
+            "dial_timeout" => time().into_iter().for_each(|time| drop(backend.timeouts.insert("connect".into(), time))),
+            "response_header_timeout" => {
+                time().into_iter().for_each(|time| drop(backend.timeouts.insert("first_byte".into(), time)));
+            }
+            "read_timeout" => time().into_iter().for_each(|time| drop(backend.timeouts.insert("body".into(), time))),
+            "keepalive" => {
+                time().into_iter().for_each(|time| drop(backend.timeouts.insert("idle".into(), time)));
+            }
+            "keepalive_idle_conns"
+            | "compression"
+            | "max_conns_per_host"
+            | "write_timeout"
+            | "read_buffer"
+            | "write_buffer" => {}
+            "versions" => {}
+            _ => notes.push((each.line, each.text(), "it is not known to this command: see whether it matters")),
+        }
+    }
+}

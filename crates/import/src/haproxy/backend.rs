@@ -1,0 +1,309 @@
+//! Backends of haproxy: servers, balancing, health, times.
+
+use std::collections::BTreeMap;
+
+use super::lines::{Line, Section, holding};
+use super::{PAGES, request_rule};
+use crate::plan::{Keys, Plan, Server, name_of, quoted};
+use crate::terms::argument;
+use crate::words::{duration, unix_socket, with_port};
+
+pub(super) struct Backends<'b> {
+    pub(super) plan: &'b mut Plan,
+    pub(super) defaults: &'b [Line],
+}
+
+impl Backends<'_> {
+    pub(super) fn read(&mut self, section: &Section) {
+        let name = name_of(&section.name);
+        self.plan.backend(&name, section.number);
+        self.balance(section, &name);
+        self.times(section, &name);
+        let is_http = holding(section, self.defaults, &["mode"]).is_none_or(|line| line.word(1) == "http");
+        self.health(section, &name, is_http);
+        let base: Vec<String> = self
+            .defaults
+            .iter()
+            .chain(&section.lines)
+            .filter(|line| line.word(0) == "default-server")
+            .flat_map(|line| line.words[1..].to_vec())
+            .collect();
+        for line in section.of("server").chain(section.of("server-template")) {
+            self.server(&name, line, &base);
+        }
+        for line in &section.lines {
+            self.rest(section, &name, line);
+        }
+    }
+
+    fn balance(&mut self, section: &Section, name: &str) {
+        let Some(line) = holding(section, self.defaults, &["balance"]) else { return };
+        let hash = |key: String| ("consistent-hash", Some(format!("{{ key = {key} }}")));
+        let (balance, hash) = match line.word(1) {
+            "roundrobin" | "static-rr" => return,
+            "leastconn" => ("least-connections", None),
+            "random" => ("random", None),
+            "first" => ("first", None),
+            "source" => ("consistent-hash", None),
+            "uri" => hash(quoted("path")),
+            word if word.starts_with("hdr(") => hash(format!("{{ header = {} }}", quoted(argument(word)))),
+            "hash" if line.word(2) == "src" => ("consistent-hash", None),
+            _ => {
+                self.plan.note(
+                    line.number,
+                    line.text(),
+                    "balance by client-ip, path, a header or a cookie: see `hash`",
+                );
+                return;
+            }
+        };
+        let keys = &mut self.plan.backend(name, section.number).keys;
+        keys.insert("balance".into(), quoted(balance));
+        hash.into_iter().for_each(|hash| drop(keys.insert("hash".into(), hash)));
+    }
+
+    fn times(&mut self, section: &Section, name: &str) {
+        let time =
+            |kind: &str| holding(section, self.defaults, &["timeout", kind]).and_then(|line| duration(line.word(2), 1));
+        let (connect, server, queue) = (time("connect"), time("server"), time("queue"));
+        let retries = holding(section, self.defaults, &["retries"]).and_then(|line| line.word(1).parse::<u8>().ok());
+        let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
+        let backend = self.plan.backend(name, section.number);
+        let server = server.filter(|_| is_http);
+        for (key, time) in [("connect", &connect), ("first_byte", &server), ("body", &server)] {
+            time.iter().for_each(|time| drop(backend.timeouts.insert(key.into(), time.clone())));
+        }
+        queue.into_iter().for_each(|time| drop(backend.keys.insert("queue".into(), format!("{{ timeout = {time} }}"))));
+        // haproxy's three are tries to connect; Propylon's two are its default.
+        if let Some(retries) = retries.filter(|retries| *retries != 3) {
+            backend.keys.insert("retries".into(), retries.min(10).to_string());
+        }
+    }
+
+    fn health(&mut self, section: &Section, name: &str, is_http: bool) {
+        let check = holding(section, self.defaults, &["option", "httpchk"]);
+        let is_checked = section.of("server").any(|line| line.has("check"))
+            || section
+                .of("default-server")
+                .chain(self.defaults.iter().filter(|line| line.word(0) == "default-server"))
+                .any(|line| line.has("check"));
+        if !is_checked {
+            return;
+        }
+        let mut keys = BTreeMap::new();
+        match check {
+            Some(line) if is_http || line.words.len() > 2 => {
+                let (method, path) = match line.words.len() {
+                    2 => ("", "/"),
+                    3 => ("", line.word(2)),
+                    _ => (line.word(2), line.word(3)),
+                };
+                keys.insert("path".to_owned(), quoted(path));
+                if ["HEAD", "OPTIONS"].contains(&method) {
+                    keys.insert("method".into(), quoted(method));
+                } else if method.is_empty() {
+                    // haproxy asks with OPTIONS where no method is said.
+                    keys.insert("method".into(), quoted("OPTIONS"));
+                }
+            }
+            _ => drop(keys.insert("kind".to_owned(), quoted("tcp"))),
+        }
+        let mut notes = Vec::new();
+        for line in section.of("http-check") {
+            match line.word(1) {
+                "send" => {
+                    let method = line.after("meth").unwrap_or("GET");
+                    line.after("uri").into_iter().for_each(|path| drop(keys.insert("path".into(), quoted(path))));
+                    match method {
+                        "GET" => drop(keys.remove("method")),
+                        method => drop(keys.insert("method".into(), quoted(method))),
+                    }
+                    if let Some(index) =
+                        line.words.windows(2).position(|pair| pair[0] == "hdr" && pair[1].eq_ignore_ascii_case("host"))
+                    {
+                        keys.insert("host".into(), quoted(line.word(index + 2)));
+                    }
+                }
+                "expect" if line.word(2) == "status" => drop(keys.insert("status".into(), quoted(line.word(3)))),
+                "expect" if line.word(2) == "string" => drop(keys.insert("body".into(), quoted(line.word(3)))),
+                _ => notes.push((line.number, line.text())),
+            }
+        }
+        notes
+            .into_iter()
+            .for_each(|(line, text)| self.plan.note(line, text, "see what `health` of a backend can ask for"));
+        self.plan.backend(name, section.number).health = keys;
+    }
+
+    fn server(&mut self, name: &str, line: &Line, base: &[String]) {
+        let address = line.word(2);
+        if line.word(0) == "server-template" {
+            self.plan.note(line.number, line.text(), "write the name as one server: all of its addresses are used");
+            return;
+        }
+        let socket = unix_socket(address);
+        if socket.is_none() && (address.starts_with(['/', '@']) || address.contains('@')) {
+            let fix = "write the server as HOST:PORT, or as \"unix:PATH\" with an absolute path";
+            self.plan.note(line.number, line.text(), fix);
+            return;
+        }
+        let port = if line.has("ssl") { "443" } else { "80" };
+        let address = socket.unwrap_or_else(|| with_port(address, port));
+        let mut server = Server { address, keys: Keys::new() };
+        let mut options = Options::default();
+        options.read(base);
+        options.read(line.words.get(3..).unwrap_or_default());
+        match options.values.get("weight").map(String::as_str) {
+            Some("0") => server.keys.push(("drain".into(), "true".into())),
+            Some(weight) if weight != "1" => server.keys.push(("weight".into(), weight.to_owned())),
+            _ => {}
+        }
+        let count = options.values.get("maxconn").filter(|count| *count != "0");
+        count.into_iter().for_each(|count| server.keys.push(("max_connections".into(), count.clone())));
+        for (word, key) in [("backup", "backup"), ("disabled", "drain")] {
+            if options.words.iter().any(|each| each == word) && !server.keys.iter().any(|(known, _)| known == key) {
+                server.keys.push((key.into(), "true".into()));
+            }
+        }
+        let backend = self.plan.backend(name, line.number);
+        backend.servers.push(server);
+        options.to(backend);
+        for word in options.unknown {
+            self.plan.note(line.number, word, "this option of a server is not carried over: see whether it matters");
+        }
+    }
+
+    fn rest(&mut self, section: &Section, name: &str, line: &Line) {
+        let backend = self.plan.backend(name, section.number);
+        match line.word(0) {
+            "cookie" if line.has("insert") => {
+                backend.keys.insert("sticky".into(), format!("{{ cookie = {} }}", quoted(line.word(1))));
+            }
+            "cookie" => {
+                self.plan.note(line.number, line.text(), "cookies of Propylon's own bring clients back: `sticky`")
+            }
+            "stick-table" | "stick" => self.plan.note(
+                line.number,
+                line.text(),
+                "cookies bring clients back: `sticky`; or balance = \"consistent-hash\" by client-ip",
+            ),
+            "errorfile" => self.plan.note(line.number, line.text(), PAGES),
+            _ if section.kind == "backend" => request_rule(self.plan, line),
+            _ => {}
+        }
+    }
+}
+
+/// Options of a server.
+#[derive(Default)]
+struct Options {
+    values: BTreeMap<String, String>,
+    words: Vec<String>,
+    unknown: Vec<String>,
+}
+
+impl Options {
+    fn read(&mut self, words: &[String]) {
+        const VALUES: &[&str] = &[
+            "weight",
+            "maxconn",
+            "inter",
+            "fall",
+            "rise",
+            "fastinter",
+            "downinter",
+            "port",
+            "verify",
+            "ca-file",
+            "sni",
+            "crt",
+            "cookie",
+            "slowstart",
+            "maxqueue",
+            "resolvers",
+            "init-addr",
+            "alpn",
+            "check-sni",
+            "verifyhost",
+            "observe",
+            "error-limit",
+            "on-marked-down",
+            "on-error",
+            "pool-max-conn",
+            "resolve-prefer",
+            "id",
+            "minconn",
+            "check-alpn",
+            "addr",
+            "pool-purge-delay",
+        ];
+        const WORDS: &[&str] = &[
+            "check",
+            "ssl",
+            "backup",
+            "disabled",
+            "send-proxy",
+            "send-proxy-v2",
+            "check-ssl",
+            "enabled",
+            "no-ssl",
+            "check-send-proxy",
+            "allow-0rtt",
+            "no-sslv3",
+            "no-tlsv10",
+            "no-tlsv11",
+        ];
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if VALUES.contains(&word.as_str()) {
+                self.values.insert(word.clone(), words.next().cloned().unwrap_or_default());
+            } else if WORDS.contains(&word.as_str()) {
+                self.words.push(word.clone());
+            } else {
+                self.unknown.push(word.clone());
+            }
+        }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|each| each == word)
+    }
+
+    fn to(&self, backend: &mut crate::plan::Backend) {
+        if self.has("check") {
+            let time = |key: &str| self.values.get(key).and_then(|text| duration(text, 1));
+            for (key, ours) in [("inter", "interval"), ("downinter", "interval_down")] {
+                time(key).into_iter().for_each(|time| drop(backend.health.insert(ours.into(), time)));
+            }
+            for (key, ours) in [("rise", "rise"), ("fall", "fall"), ("port", "port")] {
+                self.values
+                    .get(key)
+                    .into_iter()
+                    .for_each(|value| drop(backend.health.insert(ours.into(), value.clone())));
+            }
+        }
+        if let Some(time) = self.values.get("slowstart").and_then(|text| duration(text, 1)) {
+            backend.keys.insert("slow_start".into(), time);
+        }
+        for (word, version) in [("send-proxy", "v1"), ("send-proxy-v2", "v2")] {
+            if self.has(word) {
+                backend.keys.insert("send_proxy_protocol".into(), quoted(version));
+            }
+        }
+        if !self.has("ssl") {
+            return;
+        }
+        let mut tls = BTreeMap::new();
+        if self.values.get("verify").is_none_or(|verify| verify == "none") {
+            tls.insert("verify".to_owned(), "false".to_owned());
+        } else if let Some(ca) = self.values.get("ca-file").filter(|ca| !ca.starts_with('@')) {
+            tls.insert("ca".into(), quoted(ca));
+        }
+        let name = self.values.get("sni").and_then(|sni| sni.strip_prefix("str(")?.strip_suffix(')'));
+        name.or(self.values.get("verifyhost").map(String::as_str))
+            .into_iter()
+            .for_each(|name| drop(tls.insert("server_name".into(), quoted(name))));
+        self.values.get("crt").into_iter().for_each(|path| drop(tls.insert("certificate".into(), quoted(path))));
+        backend.tls = Some(tls);
+    }
+}

@@ -1,0 +1,339 @@
+//! Frontends of haproxy: listeners, and where their requests go.
+
+use std::collections::BTreeMap;
+
+use super::change::is_change;
+use super::guard::is_guard;
+use super::lines::{Line, Section, holding};
+use super::{PAGES, RATES, request_rule};
+use crate::changes::Changes;
+use crate::guards::Guard;
+use crate::plan::{ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, name_of, quoted, redirect, respond};
+use crate::terms::{Term, negated, terms};
+use crate::words::duration;
+
+pub(super) struct Frontend<'f> {
+    pub(super) plan: &'f mut Plan,
+    pub(super) defaults: &'f [Line],
+    pub(super) section: &'f Section,
+    pub(super) acls: BTreeMap<String, Vec<Result<Vec<Term>, String>>>,
+    /// Names of its listeners, and whether they have TLS.
+    pub(super) listeners: Vec<(String, bool)>,
+    pub(super) guards: Vec<Guard>,
+    /// Requests that an `allow` lets past the rules behind it.
+    pub(super) allowed: Vec<Term>,
+}
+
+impl<'f> Frontend<'f> {
+    pub(super) fn new(plan: &'f mut Plan, defaults: &'f [Line], section: &'f Section) -> Frontend<'f> {
+        let acls = BTreeMap::new();
+        Frontend { plan, defaults, section, acls, listeners: Vec::new(), guards: Vec::new(), allowed: Vec::new() }
+    }
+
+    pub(super) fn read(&mut self) {
+        let section = self.section;
+        let first_route = self.plan.routes.len();
+        let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
+        self.binds(is_http);
+        self.times();
+        self.read_acls();
+        if section.lines.iter().any(|line| line.word(0) == "stats" && ["enable", "uri"].contains(&line.word(1))) {
+            let line = section.of("stats").next().map_or(section.number, |line| line.number);
+            self.plan.note(
+                line,
+                "stats",
+                "the dashboard and /metrics are at the admin address: add [admin] with bind = \"127.0.0.1:9900\"",
+            );
+        }
+        self.read_guards();
+        for line in &section.lines {
+            self.rule(line);
+        }
+        if let Some(line) = holding(section, self.defaults, &["default_backend"]) {
+            self.add(line.number, &[Term::default()], &Action::Backend(name_of(line.word(1))));
+        }
+        if section.kind == "listen" && section.of("server").next().is_some() {
+            self.add(section.number, &[Term::default()], &Action::Backend(name_of(&section.name)));
+        }
+        let mut routes = self.plan.routes.split_off(first_route);
+        self.change(&mut routes);
+        self.guard(routes, is_http);
+        // Listeners that only answer statistics have nothing to do here.
+        let served = |name: &str| self.plan.routes.iter().any(|route| route.listener == name);
+        let idle: Vec<String> =
+            self.listeners.iter().map(|(name, _)| name.clone()).filter(|name| !served(name)).collect();
+        for name in idle {
+            self.plan.listeners.retain(|each| each.name != name);
+        }
+    }
+
+    fn binds(&mut self, is_http: bool) {
+        let section = self.section;
+        let is_passthrough = !is_http && section.lines.iter().any(|line| line.text().contains("ssl_sni"));
+        for line in section.of("bind") {
+            let is_tls = line.has("ssl");
+            for address in line.word(1).split(',') {
+                let Some(bind) = bind(address) else {
+                    self.plan.note(
+                        line.number,
+                        line.text(),
+                        "listeners are TCP at one address and port: write each of them",
+                    );
+                    continue;
+                };
+                let listener = match is_http {
+                    true => self.plan.listener(&bind, is_tls),
+                    false => self.plan.listener_named(&name_of(&section.name), &bind, is_tls),
+                };
+                if !is_http {
+                    let protocol = if is_passthrough { "passthrough" } else { "tcp" };
+                    listener.keys.insert("protocol".into(), quoted(protocol));
+                }
+                if line.has("accept-proxy") {
+                    listener.keys.insert("accept_proxy_protocol".into(), "true".into());
+                }
+                if let Some(monitor) = section.of("monitor-uri").next() {
+                    listener.keys.insert("monitor_path".into(), quoted(monitor.word(1)));
+                }
+                for pair in line.words.windows(2).filter(|pair| pair[0] == "crt") {
+                    let certificate = Certificate::Path(pair[1].clone());
+                    if !listener.certificates.contains(&certificate) {
+                        listener.certificates.push(certificate);
+                    }
+                }
+                if let Some(ca) =
+                    line.after("ca-file").filter(|_| line.after("verify").is_some_and(|verify| verify != "none"))
+                {
+                    listener.client_auth.insert("ca".into(), quoted(ca));
+                    if line.after("verify") == Some("optional") {
+                        listener.client_auth.insert("mode".into(), quoted("optional"));
+                    }
+                }
+                if line.after("ssl-min-ver") == Some("TLSv1.3") {
+                    listener.policy = Some("modern");
+                }
+                let name = listener.name.clone();
+                if !self.listeners.iter().any(|(known, _)| *known == name) {
+                    self.listeners.push((name, is_tls));
+                }
+            }
+            if line.has("crt-list") {
+                self.plan.note(line.number, line.text(), "write the files of the list in `certificates` of [tls.NAME]");
+            }
+        }
+    }
+
+    fn times(&mut self) {
+        let time = |kind: &str| {
+            holding(self.section, self.defaults, &["timeout", kind]).and_then(|line| duration(line.word(2), 1))
+        };
+        let keep_alive = time("http-keep-alive");
+        let times = [
+            ("request_head", time("http-request")),
+            ("body", time("client")),
+            ("idle", keep_alive),
+            ("tunnel_idle", time("tunnel")),
+        ];
+        let names: Vec<String> = self.listeners.iter().map(|(name, _)| name.clone()).collect();
+        for listener in self.plan.listeners.iter_mut().filter(|each| names.contains(&each.name)) {
+            let is_relay = listener.keys.contains_key("protocol");
+            for (key, time) in &times {
+                let key = if is_relay && *key == "body" { "tunnel_idle" } else { key };
+                if is_relay && key != "tunnel_idle" {
+                    continue;
+                }
+                if let Some(time) = time {
+                    listener.timeouts.entry(key.to_owned()).or_insert(time.clone());
+                }
+            }
+        }
+    }
+
+    fn rule(&mut self, line: &Line) {
+        match (line.word(0), line.word(1)) {
+            ("use_backend", name) if !name.contains('%') => {
+                let name = name_of(name);
+                self.when(line, 2, &Action::Backend(name));
+            }
+            ("use_backend", _) => self.plan.note(
+                line.number,
+                line.text(),
+                "write a route for each backend: names are not made of requests",
+            ),
+            ("redirect", _) => self.redirect(line, 1),
+            ("http-request", "redirect") => self.redirect(line, 2),
+            _ if is_guard(line) || is_change(line) => {}
+            ("http-request", "allow") => {}
+            ("http-request", "return") => {
+                let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
+                match line.after("string") {
+                    Some(body) => self.when(line, 2, &respond(status, body)),
+                    None if line.words.len() <= 4 || line.has("if") => self.when(line, 2, &respond(status, "")),
+                    None => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
+                }
+            }
+            ("tcp-request", "inspect-delay") => {}
+            ("tcp-request", "content") if line.word(2) == "accept" => {}
+            ("errorfile", _) => self.plan.note(line.number, line.text(), PAGES),
+            ("stick-table" | "stick", _) => self.plan.note(line.number, line.text(), RATES),
+            _ if self.section.kind == "listen" && ["cookie"].contains(&line.word(0)) => {}
+            _ => request_rule(self.plan, line),
+        }
+    }
+
+    /// `redirect scheme https code 301 if !{ ssl_fc }`, `redirect prefix URL`, `redirect location URL`.
+    fn redirect(&mut self, line: &Line, from: usize) {
+        let status = line.after("code").and_then(|code| code.parse().ok()).unwrap_or(302);
+        let target = line.word(from + 1);
+        let keys = match line.word(from) {
+            "scheme" => Some(vec![("status".to_owned(), status.to_string()), ("scheme".to_owned(), quoted(target))]),
+            "prefix" => redirect(&format!("{}{{rest}}", target.trim_end_matches('/')), &[], &["{rest}"], status),
+            "location" if !target.contains('%') => redirect(target, &[], &[], status),
+            _ => None,
+        };
+        match keys {
+            Some(keys) => self.when(line, from, &Action::Redirect(keys)),
+            None => self.plan.note(line.number, line.text(), "write a route with `redirect`: host, path, scheme, port"),
+        }
+    }
+
+    pub(super) fn read_acls(&mut self) {
+        let section = self.section;
+        for line in self.defaults.iter().filter(|line| line.word(0) == "acl").chain(section.of("acl")) {
+            let alternatives = terms(&line.words[2.min(line.words.len())..]);
+            self.acls.entry(line.word(1).to_owned()).or_default().push(alternatives);
+        }
+    }
+
+    /// Adds routes for what a line does `if` or `unless` its condition holds.
+    fn when(&mut self, line: &Line, from: usize, action: &Action) {
+        let place =
+            line.words.iter().enumerate().skip(from).find(|(_, word)| ["if", "unless"].contains(&word.as_str()));
+        let alternatives = match place {
+            None => Ok(vec![Term::default()]),
+            Some((index, word)) => self.condition(&line.words[index + 1..], word == "unless"),
+        };
+        match alternatives {
+            Ok(terms) => {
+                // Redirects to https are for what comes in plaintext, whatever is said.
+                let is_to_https = matches!(action, Action::Redirect(keys) if keys.iter().any(|(key, value)| key == "scheme" && value == "\"https\"") && keys.len() == 2);
+                let terms: Vec<Term> = terms
+                    .into_iter()
+                    .map(|term| if is_to_https { Term { is_tls: term.is_tls.or(Some(false)), ..term } } else { term })
+                    .collect();
+                self.add(line.number, &terms, action);
+            }
+            Err(what) => {
+                let fix = format!("{what} is not carried over: write a route with host, path and `match`");
+                self.plan.note(line.number, line.text(), fix);
+            }
+        }
+    }
+
+    /// Alternatives of a condition: names of ACLs and conditions in braces, joined by `or`.
+    pub(super) fn condition(&self, words: &[String], is_unless: bool) -> Result<Vec<Term>, String> {
+        let mut alternatives = Vec::new();
+        for part in words.split(|word| word == "or" || word == "||") {
+            let mut all = vec![Term::default()];
+            let mut rest = part;
+            while let Some((word, after)) = rest.split_first() {
+                let (is_not, word) = match word.strip_prefix('!') {
+                    Some(word) => (true, word),
+                    None => (false, word.as_str()),
+                };
+                let (found, left) = match word {
+                    "{" => {
+                        let end = after.iter().position(|word| word == "}").ok_or("a condition without its end")?;
+                        (terms(&after[..end])?, &after[end + 1..])
+                    }
+                    "" => {
+                        rest = after;
+                        continue;
+                    }
+                    name => (self.acl(name)?, after),
+                };
+                let found = if is_not != is_unless { negated(&found)? } else { found };
+                all = all.iter().flat_map(|one| found.iter().filter_map(|two| one.and(two))).collect();
+                if all.len() > ALTERNATIVES_MAX {
+                    return Err("a condition with so many alternatives".into());
+                }
+                rest = left;
+                if is_unless && !rest.is_empty() {
+                    return Err("`unless` with several conditions".into());
+                }
+            }
+            alternatives.extend(all);
+        }
+        Ok(alternatives)
+    }
+
+    fn acl(&self, name: &str) -> Result<Vec<Term>, String> {
+        match name {
+            "TRUE" => return Ok(vec![Term::default()]),
+            "HTTP" => return Ok(vec![Term::default()]),
+            "METH_GET" => return terms(&["method".to_owned(), "GET".to_owned()]),
+            "METH_POST" => return terms(&["method".to_owned(), "POST".to_owned()]),
+            _ => {}
+        }
+        let known = self.acls.get(name).ok_or_else(|| format!("\"{name}\""))?;
+        let mut all = Vec::new();
+        for terms in known {
+            all.extend(terms.clone()?);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn add(&mut self, line: usize, terms: &[Term], action: &Action) {
+        let has_both =
+            self.listeners.iter().any(|(_, is_tls)| *is_tls) && self.listeners.iter().any(|(_, is_tls)| !is_tls);
+        for term in terms {
+            for (listener, is_tls) in self.listeners.clone() {
+                // A redirect to https stands on the plaintext listener only, and nothing else does behind it.
+                if term.is_tls.is_some_and(|wanted| wanted != is_tls) {
+                    continue;
+                }
+                let is_redirected =
+                    !is_tls && has_both && matches!(action, Action::Backend(_)) && self.is_redirected(&listener);
+                if is_redirected {
+                    continue;
+                }
+                let (host, path) = (term.host.clone(), term.path.clone().unwrap_or(Path::Prefix("/".into())));
+                let (conditions, action) = (term.conditions.clone(), action.clone());
+                self.plan.route(Route {
+                    line,
+                    listener,
+                    host,
+                    path,
+                    conditions,
+                    requires_certificate: false,
+                    action,
+                    changes: Changes::default(),
+                });
+            }
+        }
+    }
+
+    /// Whether everything on a listener is sent to https.
+    fn is_redirected(&self, listener: &str) -> bool {
+        self.plan.routes.iter().any(|route| {
+            route.listener == listener
+                && route.host.is_none()
+                && route.path == Path::Prefix("/".into())
+                && route.conditions.is_empty()
+                && matches!(&route.action, Action::Redirect(keys) if keys.iter().any(|(key, _)| key == "scheme"))
+        })
+    }
+}
+
+fn bind(address: &str) -> Option<String> {
+    let address = address.strip_prefix("ipv4@").unwrap_or(address);
+    let (host, port) = address.strip_prefix("ipv6@").unwrap_or(address).rsplit_once(':')?;
+    port.parse::<u16>().ok()?;
+    Some(match host {
+        "" | "*" => format!("0.0.0.0:{port}"),
+        "::" | "[::]" => format!("[::]:{port}"),
+        host if host.contains('/') => return None,
+        host if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
+        host => format!("{host}:{port}"),
+    })
+}

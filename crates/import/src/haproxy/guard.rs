@@ -1,0 +1,206 @@
+//! Rules of haproxy that keep requests out.
+
+use std::collections::BTreeMap;
+
+use super::frontend::Frontend;
+use super::lines::Line;
+use crate::guards::{Guard, Guarded};
+use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
+use crate::terms::Term;
+
+impl Frontend<'_> {
+    pub(super) fn read_guards(&mut self) {
+        let section = self.section;
+        for line in self.defaults.iter().chain(&section.lines) {
+            match (line.word(0), line.word(1)) {
+                ("http-request", "allow") => self.allow(line),
+                _ if is_guard(line) => self.read_guard(line),
+                _ => {}
+            }
+        }
+    }
+
+    /// Guards of a backend hold on all routes to it.
+    pub(super) fn guard_backend(&mut self) {
+        self.read_acls();
+        self.read_guards();
+        let to = Action::Backend(name_of(&self.section.name));
+        let mut routes = std::mem::take(&mut self.plan.routes);
+        let mut own: Vec<&mut Route> = routes.iter_mut().filter(|route| route.action == to).collect();
+        self.change_all(&mut own);
+        self.plan.routes = routes;
+        if self.guards.is_empty() {
+            return;
+        }
+        let (own, others): (Vec<Route>, Vec<Route>) =
+            std::mem::take(&mut self.plan.routes).into_iter().partition(|route| route.action == to);
+        self.plan.routes = others;
+        self.listeners = self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
+        self.guards.iter_mut().for_each(|guard| guard.is_whole = false);
+        let relays: Vec<String> = self
+            .plan
+            .listeners
+            .iter()
+            .filter(|each| each.keys.contains_key("protocol"))
+            .map(|each| each.name.clone())
+            .collect();
+        let (relayed, own): (Vec<Route>, Vec<Route>) =
+            own.into_iter().partition(|route| relays.contains(&route.listener));
+        if !relayed.is_empty() {
+            self.guard(relayed, false);
+        }
+        if !own.is_empty() {
+            self.guard(own, true);
+        }
+    }
+
+    /// Puts routes into the plan, with what the guards keep out.
+    pub(super) fn guard(&mut self, routes: Vec<Route>, is_http: bool) {
+        let guards = std::mem::take(&mut self.guards);
+        if let (Some(guard), false) = (guards.first(), is_http) {
+            let fix = "a relay answers nobody and does not ask who comes: it has no route until you have decided";
+            self.plan.note(guard.line, "a rule that keeps connections out", fix);
+            return;
+        }
+        if routes.is_empty() {
+            guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
+        }
+        let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
+        let all: Vec<usize> = (0..guards.len()).collect();
+        let mut guarded = Guarded { guards: &guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
+        for route in routes {
+            match route.action {
+                Action::Redirect(_) => guarded.routes.push(route),
+                _ => guarded.add(route, &all),
+            }
+        }
+        let Guarded { routes, mut wider, .. } = guarded;
+        wider.dedup();
+        for line in wider {
+            if !self.plan.notes.iter().any(|note| note.line == line) {
+                self.plan.note(line, "a rule that keeps requests out", WIDER);
+            }
+        }
+        // Clients that a guard excepts may have a route by now.
+        let notes = self.plan.notes.len();
+        routes.into_iter().for_each(|route| self.plan.route(route));
+        self.plan.notes.truncate(notes);
+    }
+
+    /// Requests that an `allow` is for; of a condition that is not carried over none.
+    fn allow(&mut self, line: &Line) {
+        let found = match line.words.iter().position(|word| word == "if" || word == "unless") {
+            None => Ok(vec![Term::default()]),
+            Some(index) => self.condition(&line.words[index + 1..], line.word(index) == "unless"),
+        };
+        match found {
+            Ok(terms) => self.allowed.extend(terms),
+            Err(what) => {
+                let fix = format!("{what} is not carried over: the rules behind it hold for these requests as well");
+                self.plan.note(line.number, line.text(), fix);
+            }
+        }
+    }
+
+    /// Reads a rule that keeps requests out. Of a condition that is not carried over the rest holds, so that nobody
+    /// gets in who did not before.
+    fn read_guard(&mut self, line: &Line) {
+        let is_auth = line.word(1) == "auth";
+        let status = line.after("deny_status").or(line.after("status")).and_then(|status| status.parse().ok());
+        let action = respond(status.filter(|status| (400..600).contains(status) && !is_auth).unwrap_or(403), "");
+        let mut is_wider = false;
+        let place = line.words.iter().position(|word| word == "if" || word == "unless");
+        let parts: Vec<(Vec<Term>, Vec<Term>)> = match place {
+            None => vec![(vec![Term::default()], Vec::new())],
+            Some(index) if line.word(index) == "unless" => {
+                let mut except = Vec::new();
+                for part in line.words[index + 1..].split(|word| word == "or" || word == "||") {
+                    match self.condition(part, false) {
+                        Ok(terms) => except.extend(terms),
+                        Err(_) => is_wider = true,
+                    }
+                }
+                vec![(vec![Term::default()], except)]
+            }
+            Some(index) => {
+                let parts = line.words[index + 1..].split(|word| word == "or" || word == "||");
+                parts.filter_map(|part| self.kept_out(part, line, &mut is_wider)).collect()
+            }
+        };
+        if is_auth {
+            let fix =
+                format!("its users are not carried over: write `auth = {{ basic = ... }}` in the routes; {CLOSED}");
+            self.plan.note(line.number, line.text(), fix);
+        } else if is_wider {
+            self.plan.note(line.number, line.text(), WIDER);
+        }
+        for (of, mut except) in parts {
+            except.extend(self.allowed.iter().cloned());
+            for of in of {
+                let (line, action, except) = (line.number, action.clone(), except.clone());
+                self.guards.push(Guard { line, from: line, of, except, action, is_whole: true });
+            }
+        }
+    }
+
+    /// Requests that one alternative of a guard's condition keeps out, and whom it excepts of these; none of a list
+    /// of which nothing is known.
+    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Option<(Vec<Term>, Vec<Term>)> {
+        let (mut all, mut except, mut is_more) = (vec![Term::default()], Vec::new(), false);
+        let mut rest = part;
+        let mut is_known = line.word(1) == "auth" || rest.is_empty();
+        while let Some(first) = rest.first() {
+            let length = match first.ends_with('{') {
+                true => rest.iter().position(|word| word == "}").map_or(rest.len(), |end| end + 1),
+                false => 1,
+            };
+            let (one, after) = rest.split_at(length);
+            rest = after;
+            match first.strip_prefix('!') {
+                Some(word) => {
+                    let mut asked = one.to_vec();
+                    asked[0] = word.to_owned();
+                    is_known = true;
+                    match self.condition(&asked, false) {
+                        Ok(terms) => except.extend(terms),
+                        Err(_) => is_more = true,
+                    }
+                }
+                None => match self.condition(one, false) {
+                    Ok(terms) => {
+                        is_known = true;
+                        let both: Vec<Term> =
+                            all.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
+                        // One of two conditions that cannot be said together holds for more.
+                        let is_said = !both.is_empty() && both.len() <= ALTERNATIVES_MAX;
+                        is_more |= !is_said;
+                        all = if is_said { both } else { all };
+                    }
+                    Err(_) => is_more = true,
+                },
+            }
+        }
+        if !is_known {
+            let fix = "a list or a test of those to keep out, which is not carried over: write a route with `match`, \
+                       or a `limit` with `deny_files`";
+            self.plan.note(line.number, line.text(), fix);
+            return None;
+        }
+        *is_wider |= is_more;
+        Some((all, except))
+    }
+}
+
+/// Words for a guard that holds for more than it did.
+const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for, with `match`";
+
+/// Whether a line keeps requests out.
+pub(super) fn is_guard(line: &Line) -> bool {
+    // Relays by name take nothing but TLS.
+    let is_of_protocol = ["ssl_hello_type", "proto_http", "WAIT_END"].iter().any(|word| line.text().contains(word));
+    match (line.word(0), line.word(1)) {
+        ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
+        ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
+        _ => false,
+    }
+}

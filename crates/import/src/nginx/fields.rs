@@ -1,0 +1,194 @@
+//! What nginx changes of requests and responses, limits and compresses.
+
+use super::Reader;
+use super::location_path;
+use super::servers::target_parts;
+use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
+use crate::plan::{Path, escaped};
+use crate::words::Directive;
+
+impl Reader<'_> {
+    /// Rates and requests at once: those of the innermost block that has any.
+    fn limits(&mut self, blocks: &[&Directive], changes: &mut Changes) {
+        const FIX: &str = "its zone is not in this file, or counts by what is no key here: write `limit` in its routes";
+        for name in ["limit_req", "limit_conn"] {
+            let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
+            for each in block.inner().iter().filter(|each| each.name() == name) {
+                match self.zones.limit(each).map(|limit| (changes.limit(&limit.table), limit.differs)) {
+                    Some((Ok(()), None)) => {}
+                    Some((Ok(()), Some(differs))) => self.plan.note(each.line, each.text(), differs),
+                    _ => self.plan.note(each.line, each.text(), FIX),
+                }
+            }
+        }
+    }
+
+    /// Fields, longest body and compression: those of the innermost block that has any of that name.
+    pub(super) fn changes(&mut self, http: &Directive, server: &Directive, location: &Directive) -> Changes {
+        let mut changes = Changes::default();
+        let blocks = [location, server, http];
+        for name in ["proxy_set_header", "add_header", "proxy_hide_header"] {
+            let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
+            for each in block.inner().iter().filter(|each| each.name() == name) {
+                if name == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
+                    self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
+                }
+                if let Err(what) = field(each, &mut changes) {
+                    let kind = if name == "proxy_set_header" { "request" } else { "response" };
+                    let rest = if kind == "request" { changes.withhold(each.word(1)) } else { "" };
+                    let fix = format!("{what}; write what it should be in `{kind}` of its routes{rest}");
+                    self.plan.note(each.line, each.text(), fix);
+                }
+            }
+        }
+        self.limits(&blocks, &mut changes);
+        let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+        if let Some(each) = find("client_max_body_size") {
+            match bytes(each.word(1)) {
+                Some(0) => {}
+                Some(bytes) if changes.body_limit(bytes).is_ok() => {}
+                _ => self.plan.note(each.line, each.text(), "write it as `body_limit` of its routes"),
+            }
+        }
+        let is_on = |name: &str| find(name).is_some_and(|each| each.word(1) == "on");
+        let mut compress = Compress::default();
+        for (name, coding) in [("brotli", "br"), ("gzip", "gzip")] {
+            if is_on(name) {
+                compress.encodings.push(coding.to_owned());
+            }
+        }
+        if let Some(each) = find("gzip").or_else(|| find("brotli")).filter(|_| !compress.encodings.is_empty()) {
+            let types = find("gzip_types").or_else(|| find("brotli_types")).map_or(&[][..], Directive::arguments);
+            if !types.iter().any(|word| word == "*") {
+                compress.types.push("text/html".into());
+                types.iter().for_each(|word| {
+                    if !compress.types.contains(word) {
+                        compress.types.push(word.clone());
+                    }
+                });
+            }
+            compress.minimum = Some(find("gzip_min_length").and_then(|each| bytes(each.word(1))).unwrap_or(20));
+            compress.level =
+                find("gzip_comp_level").and_then(|each| each.word(1).parse().ok()).filter(|_| is_on("gzip"));
+            if let Err(what) = changes.compress(&compress) {
+                self.plan.note(each.line, each.text(), format!("{what}; write `compress` in its routes"));
+            }
+        }
+        changes
+    }
+
+    /// Changes of the path by a location: a URI in `proxy_pass`, or one `rewrite`.
+    pub(super) fn path_changes(&mut self, location: &Directive, changes: &mut Changes) {
+        const FIX: &str = "write what becomes of the path as `request.path` of its route";
+        for each in location.inner().iter().filter(|each| each.name() == "rewrite") {
+            let is_path = ["break", ""].contains(&each.word(3)) && each.word(2).starts_with('/');
+            let to = groups(each.word(2), '$').filter(|_| is_path);
+            if to.is_none_or(|to| changes.path_regex(&whole(each.word(1)), &to).is_err()) {
+                self.plan.note(each.line, each.text(), FIX);
+            }
+        }
+        let Some(pass) = location.find("proxy_pass") else { return };
+        let Some((_, rest)) = pass.word(1).split_once("://") else { return };
+        let (_, uri) = target_parts(rest);
+        if !uri.starts_with('/') || rest.contains('$') {
+            return;
+        }
+        let uri = uri.to_owned();
+        let done = match location_path(location.arguments()) {
+            _ if changes.path.is_some() => Ok(()),
+            Some(Path::Prefix(prefix) | Path::Exact(prefix)) if prefix == uri => Ok(()),
+            Some(Path::Exact(_)) => changes.path("replace", &uri),
+            Some(Path::Prefix(prefix)) if uri == "/" => changes.path("strip", prefix.trim_end_matches('/')),
+            Some(Path::Prefix(prefix)) => {
+                changes.path_regex(&format!("^{}", escaped(&prefix)), &uri.replace('$', "$$"))
+            }
+            _ => Err("a pattern".into()),
+        };
+        if done.is_err() {
+            self.plan.note(pass.line, pass.text(), FIX);
+        }
+    }
+}
+
+/// A change of a field, as `proxy_set_header`, `add_header` and `proxy_hide_header` make it.
+fn field(each: &Directive, changes: &mut Changes) -> Result<(), String> {
+    let (name, lower) = (each.word(1), each.word(1).to_ascii_lowercase());
+    let value = || value(&unescaped(each.word(2))).ok_or("its value is made of what is no fact here".to_owned());
+    match (each.name(), lower.as_str()) {
+        ("proxy_hide_header", _) => changes.field((Side::Response, Kind::Remove), name, ""),
+        ("proxy_set_header", "host") => match each.word(2) {
+            "$host" | "$http_host" | "$host:$server_port" => Ok(()),
+            "$proxy_host" => changes.host("{upstream.server}"),
+            host => changes.host(host),
+        },
+        (
+            "proxy_set_header",
+            "connection" | "upgrade" | "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host",
+        ) => Ok(()),
+        ("proxy_set_header", _) if each.word(2).is_empty() => changes.field((Side::Request, Kind::Remove), name, ""),
+        ("proxy_set_header", _) => changes.field((Side::Request, Kind::Set), name, &value()?),
+        _ if each.word(2).is_empty() => Ok(()),
+        _ => changes.line(Side::Response, name, &value()?),
+    }
+}
+
+/// A value with nginx's variables, where there are facts for them.
+fn value(text: &str) -> Option<String> {
+    const FACTS: &[(&str, &str)] = &[
+        ("$remote_addr", "{client.ip}"),
+        ("$remote_port", "{client.port}"),
+        ("$scheme", "{request.scheme}"),
+        ("$host", "{request.host}"),
+        ("$request_method", "{request.method}"),
+        ("$request_uri", "{request.path}{request.query}"),
+        ("$ssl_protocol", "{tls.version}"),
+        ("$ssl_server_name", "{tls.server_name}"),
+        ("$upstream_addr", "{upstream.server}"),
+    ];
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&plain(&rest[..at]));
+        let variable = &rest[at..];
+        let end =
+            variable[1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(variable.len(), |end| end + 1);
+        out.push_str(FACTS.iter().find(|(name, _)| *name == &variable[..end])?.1);
+        rest = &variable[end..];
+    }
+    out.push_str(&plain(rest));
+    Some(out)
+}
+
+/// A text whose escapes are nginx's: a line feed, a carriage return, a tab.
+pub(super) fn unescaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match (character, characters.clone().next()) {
+            ('\\', Some(next @ ('n' | 'r' | 't' | '\\'))) => {
+                out.push(match next {
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    other => other,
+                });
+                characters.next();
+            }
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+/// Bytes, with nginx's k, m and g.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}

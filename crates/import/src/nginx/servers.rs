@@ -1,0 +1,221 @@
+//! Servers of nginx: upstreams, what is passed to them and how.
+
+use std::collections::BTreeMap;
+
+use super::{Place, Reader};
+use crate::plan::{Action, Keys, Server, name_of, quoted};
+use crate::words::{Directive, duration, unix_socket, with_port};
+use crate::write::key_text;
+
+impl Reader<'_> {
+    pub(super) fn proxied(&mut self, place: &Place<'_>, location: &Directive, pass: &Directive) -> Option<Action> {
+        let target = pass.word(1);
+        let Some((scheme @ ("http" | "https"), rest)) = target.split_once("://") else {
+            self.plan.note(pass.line, pass.text(), "write the servers' addresses in a [backend.NAME]");
+            return None;
+        };
+        let (authority, _) = target_parts(rest);
+        let socket = unix_socket(authority);
+        if rest.contains('$') || rest.starts_with("unix:") && socket.is_none() {
+            let fix = "write the servers' addresses, HOST:PORT or unix:PATH, in a [backend.NAME] and a route to it";
+            self.plan.note(pass.line, pass.text(), fix);
+            return None;
+        }
+        let is_tls = scheme == "https";
+        let name = name_of(authority);
+        let upstream = self.upstreams.get(authority).cloned();
+        let is_new = !self.plan.backends.iter().any(|each| each.name == name);
+        self.plan.backend(&name, pass.line);
+        if is_new {
+            match upstream {
+                Some(upstream) => self.upstream(&name, &upstream, is_tls),
+                None => {
+                    let address = socket.unwrap_or_else(|| with_port(authority, if is_tls { "443" } else { "80" }));
+                    self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
+                }
+            }
+            if is_tls {
+                self.towards(place, location, &name);
+            }
+        }
+        self.timeouts(place, &name, pass.line);
+        Some(Action::Backend(name))
+    }
+
+    /// Servers of FastCGI; none where their addresses or the root of their scripts are not written down.
+    pub(super) fn fastcgi(&mut self, place: &Place<'_>, location: &Directive, pass: &Directive) -> Option<Action> {
+        let target = pass.word(1);
+        let upstream = self.upstreams.get(target).cloned();
+        let servers = upstream.iter().flat_map(Directive::inner).filter(|each| each.name() == "server");
+        let is_elsewhere = |address: &str| address.starts_with("unix:") || address.contains('$');
+        if is_elsewhere(target) || servers.map(|each| each.word(1)).any(is_elsewhere) {
+            return None;
+        }
+        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
+        let params: Vec<&Directive> = location.inner().iter().filter(|each| each.name() == "fastcgi_param").collect();
+        let script = params.iter().find(|each| each.word(1) == "SCRIPT_FILENAME").map_or("", |each| each.word(2));
+        let own = script.strip_suffix("$fastcgi_script_name").filter(|root| !root.contains('$'));
+        let root = own.or_else(|| find("root").map(|each| each.word(1))).filter(|root| root.starts_with('/'))?;
+        let scripts = if location.word(1) == "=" {
+            format!("index = {}", quoted(location.word(2)))
+        } else {
+            format!("scripts = {}", quoted("any"))
+        };
+        let literal = |each: &&&Directive| !each.word(2).contains('$') && !each.word(2).is_empty();
+        let params: Vec<String> = params
+            .iter()
+            .filter(literal)
+            .filter(|each| !["REDIRECT_STATUS", "GATEWAY_INTERFACE", "CONTENT_LENGTH"].contains(&each.word(1)))
+            .map(|each| {
+                format!("{} = {}", key_text(each.word(1)), quoted(&each.word(2).replace('{', "{{").replace('}', "}}")))
+            })
+            .collect();
+        let params = if params.is_empty() { String::new() } else { format!(", params = {{ {} }}", params.join(", ")) };
+        let settings = format!("{{ root = {}, {scripts}{params} }}", quoted(root));
+        // The same servers with other settings are another backend.
+        let known = |name: &str| self.plan.backends.iter().find(|each| each.name == name);
+        let is_other = |name: &String| known(name).is_some_and(|each| each.keys.get("fastcgi") != Some(&settings));
+        let name = Some(name_of(target)).filter(|name| !is_other(name));
+        let name = name.unwrap_or_else(|| format!("{}-{}", name_of(target), location.line));
+        if known(&name).is_none() {
+            self.plan.backend(&name, pass.line);
+            match upstream {
+                Some(upstream) => self.upstream(&name, &upstream, false),
+                None => {
+                    let address = with_port(target, "9000");
+                    self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
+                }
+            }
+            let keys = &mut self.plan.backend(&name, pass.line).keys;
+            keys.insert("protocol".into(), quoted("fastcgi"));
+            keys.insert("fastcgi".into(), settings);
+        }
+        Some(Action::Backend(name))
+    }
+
+    /// TLS to the servers, which nginx verifies only if it is told to.
+    fn towards(&mut self, place: &Place<'_>, location: &Directive, name: &str) {
+        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
+        let mut keys = BTreeMap::new();
+        match find("proxy_ssl_verify").is_some_and(|each| each.word(1) == "on") {
+            false => drop(keys.insert("verify".to_owned(), "false".to_owned())),
+            true => {
+                if let Some(ca) = find("proxy_ssl_trusted_certificate") {
+                    keys.insert("ca".into(), quoted(ca.word(1)));
+                }
+                if let Some(name) = find("proxy_ssl_name").filter(|each| !each.word(1).contains('$')) {
+                    keys.insert("server_name".into(), quoted(name.word(1)));
+                }
+            }
+        }
+        if !keys.contains_key("ca") && keys.contains_key("verify") {
+            let line = location.line;
+            self.plan.note(line, format!("[backend.{name}]"), "nginx has not verified these servers' certificates, and this does not: remove verify = false where it can");
+        }
+        self.plan.backend(name, location.line).tls = Some(keys);
+    }
+
+    /// Timeouts of the server's block, which are the backend's; other ones of it are those of its routes.
+    fn timeouts(&mut self, place: &Place<'_>, name: &str, line: usize) {
+        for (key, ours) in TIMEOUTS {
+            let found = [place.server, place.http].into_iter().find_map(|block| block.find(key));
+            let Some(time) = found.and_then(|each| duration(each.word(1), 1000)) else { continue };
+            let timeouts = &mut self.plan.backend(name, line).timeouts;
+            ours.iter().for_each(|ours| _ = timeouts.entry((*ours).to_owned()).or_insert(time.clone()));
+        }
+    }
+
+    /// Timeouts that are a route's: of its location, or of a server whose backend has others.
+    pub(super) fn own_timeouts(&self, place: &Place<'_>, location: &Directive) -> BTreeMap<String, String> {
+        let mut own = BTreeMap::new();
+        let pass = location.find("proxy_pass").map_or("", |pass| pass.word(1));
+        let authority = pass.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+        let backend = self.plan.backends.iter().find(|each| each.name == name_of(authority));
+        for (key, ours) in TIMEOUTS {
+            let time = |block: &Directive| block.find(key).and_then(|each| duration(each.word(1), 1000));
+            let outer = time(place.server).or_else(|| time(place.http));
+            for ours in *ours {
+                let known = backend.map_or(outer.clone(), |each| each.timeouts.get(*ours).cloned());
+                let wanted = time(location).or_else(|| outer.clone());
+                if let Some(wanted) = wanted.filter(|wanted| known.as_ref() != Some(wanted)) {
+                    own.insert((*ours).to_owned(), wanted);
+                }
+            }
+        }
+        own
+    }
+
+    fn upstream(&mut self, name: &str, upstream: &Directive, is_tls: bool) {
+        let mut notes = Vec::new();
+        let backend = self.plan.backend(name, upstream.line);
+        for each in upstream.inner() {
+            match each.name() {
+                "server" => match server(each, is_tls, &mut notes) {
+                    Some(server) => backend.servers.push(server),
+                    None => notes.push((each.line, each.text(), "write the server as HOST:PORT or unix:PATH")),
+                },
+                "least_conn" => drop(backend.keys.insert("balance".into(), quoted("least-connections"))),
+                "random" => drop(backend.keys.insert("balance".into(), quoted("random"))),
+                "ip_hash" => drop(backend.keys.insert("balance".into(), quoted("consistent-hash"))),
+                "hash" => {
+                    let key = match each.word(1) {
+                        "$remote_addr" | "$binary_remote_addr" => Some(quoted("client-ip")),
+                        "$uri" | "$request_uri" => Some(quoted("path")),
+                        word => word
+                            .strip_prefix("$http_")
+                            .map(|name| format!("{{ header = {} }}", quoted(&name.replace('_', "-"))))
+                            .or(word.strip_prefix("$cookie_").map(|name| format!("{{ cookie = {} }}", quoted(name)))),
+                    };
+                    match key {
+                        Some(key) => {
+                            backend.keys.insert("balance".into(), quoted("consistent-hash"));
+                            backend.keys.insert("hash".into(), format!("{{ key = {key} }}"));
+                        }
+                        None => notes.push((each.line, each.text(), "hash by client-ip, path, a header or a cookie")),
+                    }
+                }
+                "keepalive" | "zone" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
+                _ => notes.push((each.line, each.text(), "it is not known to this command: see whether it matters")),
+            }
+        }
+        for (line, text, fix) in notes {
+            self.plan.note(line, text, fix);
+        }
+    }
+}
+
+/// Timeouts, and what they are here.
+const TIMEOUTS: &[(&str, &[&str])] =
+    &[("proxy_connect_timeout", &["connect"]), ("proxy_read_timeout", &["first_byte", "body"])];
+
+pub(super) fn server(each: &Directive, is_tls: bool, notes: &mut Vec<(usize, String, &'static str)>) -> Option<Server> {
+    let address = match each.word(1) {
+        socket if socket.starts_with("unix:") => unix_socket(socket)?,
+        address => with_port(address, if is_tls { "443" } else { "80" }),
+    };
+    let mut server = Server { address, keys: Keys::new() };
+    for word in each.arguments().iter().skip(1) {
+        match word.split_once('=') {
+            Some(("weight", weight)) => server.keys.push(("weight".into(), weight.to_owned())),
+            Some(("max_conns", count)) if count != "0" => {
+                server.keys.push(("max_connections".into(), count.to_owned()))
+            }
+            Some(("max_fails" | "fail_timeout" | "slow_start" | "max_conns", _)) => {}
+            _ if word == "backup" => server.keys.push(("backup".into(), "true".into())),
+            _ if word == "down" => server.keys.push(("drain".into(), "true".into())),
+            _ => notes.push((each.line, word.clone(), "it is not known to this command: see whether it matters")),
+        }
+    }
+    Some(server)
+}
+
+/// Parts of what stands behind the scheme in `proxy_pass`: server and URI. A socket's path ends with a colon where a
+/// URI follows.
+pub(super) fn target_parts(rest: &str) -> (&str, &str) {
+    let end = match rest.strip_prefix("unix:") {
+        Some(path) => path.find(':').map_or(rest.len(), |end| "unix:".len() + end),
+        None => rest.find('/').unwrap_or(rest.len()),
+    };
+    let (server, uri) = rest.split_at(end);
+    (server, uri.trim_start_matches(':'))
+}
