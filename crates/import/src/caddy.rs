@@ -25,7 +25,6 @@ const DIRECTIVES_MAX: usize = 20_000;
 const WITHOUT: &[(&str, &str)] = &[
     ("rate_limit", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
     ("error", "write `respond` in a route"),
-    ("handle_errors", "pages are not carried over: write `error_pages` in the listener or in its routes"),
     ("templates", "files are not served here"),
     ("push", "nothing is pushed"),
     ("metrics", "metrics are at /metrics of the admin address: add [admin]"),
@@ -52,8 +51,15 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         let rest = sites.split_off(1);
         sites = vec![Directive { line, words, block: Some(rest) }];
     }
-    let mut reader =
-        Reader { plan, snippets, is_https: true, matchers: BTreeMap::new(), count: 0, changes: Changes::default() };
+    let mut reader = Reader {
+        plan,
+        snippets,
+        is_https: true,
+        matchers: BTreeMap::new(),
+        count: 0,
+        changes: Changes::default(),
+        root: None,
+    };
     options.iter().for_each(|options| reader.options(options));
     for mut site in sites {
         if site.name() == "import" {
@@ -80,6 +86,8 @@ struct Reader<'p> {
     count: usize,
     /// Changes of the block at hand.
     changes: Changes,
+    /// Where files of the block at hand are.
+    root: Option<String>,
 }
 
 /// Listener and host of a site.
@@ -283,20 +291,36 @@ impl Reader<'_> {
     /// Directives of a site, or of a `handle` in it, which are for what matches.
     fn block(&mut self, sites: &[Site], block: &[Directive], outer: &[Matched]) {
         let changes = self.changes.clone();
+        let root = self.root.clone();
+        if let Some(each) = block.iter().find(|each| each.name() == "root") {
+            self.root = each.words.last().cloned();
+        }
         block.iter().for_each(|each| self.change(each));
+        block.iter().filter(|each| each.name() == "handle_errors").for_each(|each| self.pages(each));
         let is_auth = |each: &&Directive| ["basic_auth", "basicauth", "forward_auth"].contains(&each.name());
         let auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
         let denials: Vec<Guard> =
             block.iter().filter(|each| denies(each)).flat_map(|each| self.guards(each, outer)).collect();
         // The order of Caddy: who may come in, then blocks, then what keeps out, then the rest.
         let is_block = |each: &&Directive| ["handle", "handle_path", "route"].contains(&each.name());
+        let has_files = block.iter().any(|each| each.name() == "file_server");
+        let is_alone = outer.len() == 1 && !block.iter().any(|each| is_block(&each));
         let first = self.plan.routes.len();
         self.directives(sites, block.iter().filter(is_block), outer);
         let behind = self.plan.routes.len();
-        self.directives(sites, block.iter().filter(|each| !is_block(each) && !denies(each)), outer);
+        // A pattern for scripts would go before what stands in blocks.
+        let rest = block.iter().filter(|each| !is_block(each) && !denies(each));
+        let is_php = |each: &&Directive| each.name() == "php_fastcgi";
+        let (php, rest): (Vec<&Directive>, Vec<&Directive>) = rest.partition(is_php);
+        for each in php {
+            if !(is_alone || !has_files) || !self.php(sites, each, outer, has_files) {
+                self.directives(sites, std::iter::once(each), outer);
+            }
+        }
+        self.directives(sites, rest.into_iter(), outer);
         self.guard(sites, behind, &denials);
         self.guard(sites, first, &auths);
-        self.changes = changes;
+        (self.changes, self.root) = (changes, root);
     }
 
     fn directives<'d>(&mut self, sites: &[Site], all: impl Iterator<Item = &'d Directive>, outer: &[Matched]) {
@@ -309,7 +333,7 @@ impl Reader<'_> {
                 "reverse_proxy" => self.proxied(sites, each, outer),
                 "redir" => self.redirect(sites, each, outer),
                 "respond" => self.respond(sites, each, outer),
-                "basic_auth" | "basicauth" | "forward_auth" => {}
+                "basic_auth" | "basicauth" | "forward_auth" | "handle_errors" => {}
                 name if CHANGES.contains(&name) => {}
                 "file_server" | "php_fastcgi" => {
                     let why = if each.name() == "php_fastcgi" {
@@ -330,6 +354,28 @@ impl Reader<'_> {
                     ),
                 },
             }
+        }
+    }
+
+    /// `handle_errors` that answers with one file.
+    fn pages(&mut self, each: &Directive) {
+        let own = each.find("root").and_then(|root| root.words.last());
+        let root = own.or(self.root.as_ref()).filter(|root| root.starts_with('/')).cloned();
+        let file = each.find("rewrite").and_then(|rewrite| rewrite.words.last()).filter(|file| file.starts_with('/'));
+        let is_said = each.inner().iter().all(|inner| ["root", "rewrite", "file_server"].contains(&inner.name()));
+        let all = ["4xx".to_owned(), "5xx".to_owned()];
+        let statuses = if each.arguments().is_empty() { &all[..] } else { each.arguments() };
+        let mut changes = self.changes.clone();
+        let done = root.zip(file).filter(|(_, file)| is_said && !file.contains('{')).is_some_and(|(root, file)| {
+            let path = format!("{}{file}", root.trim_end_matches('/'));
+            statuses.iter().all(|status| changes.page(status, &path).is_ok())
+        });
+        if done {
+            self.changes = changes;
+        } else {
+            let fix =
+                "pages are carried over where they are one file, by `rewrite` and `file_server`: write `error_pages`";
+            self.plan.note(each.line, each.text(), fix);
         }
     }
 

@@ -24,6 +24,12 @@ pub struct Changes {
     pub limits: Vec<String>,
     /// `auth` as TOML has it.
     pub auth: Option<String>,
+    /// `error_pages`: files by status.
+    pub pages: BTreeMap<String, String>,
+    /// Further keys of routes to servers, as TOML has them.
+    pub keys: BTreeMap<&'static str, String>,
+    /// Backends that these name beside the route's own.
+    pub backends: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,6 +136,42 @@ impl Changes {
         self.take(Changes { auth: Some(table), ..self.clone() })
     }
 
+    /// The word of another service, a backend, which is asked for a path; fields of its answer go on.
+    pub fn forward(&mut self, backend: &str, path: &str, copy: &[String]) -> Result<(), String> {
+        let mut keys = vec![format!("backend = {}", quoted(backend))];
+        if !path.is_empty() {
+            keys.push(format!("path = {}", quoted(path)));
+        }
+        if !copy.is_empty() {
+            keys.push(format!("copy = [{}]", copy.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")));
+        }
+        let mut trial = Changes { auth: Some(format!("{{ forward = {{ {} }} }}", keys.join(", "))), ..self.clone() };
+        trial.backends.insert(backend.to_owned());
+        self.take(trial)
+    }
+
+    /// Copies of requests for a backend.
+    pub fn mirror(&mut self, backend: &str) -> Result<(), String> {
+        let mut trial = self.clone();
+        trial.keys.insert("mirror", format!("{{ backend = {} }}", quoted(backend)));
+        trial.backends.insert(backend.to_owned());
+        self.take(trial)
+    }
+
+    /// Sets a key, whose value is written in TOML.
+    pub fn key(&mut self, key: &'static str, value: &str) -> Result<(), String> {
+        let mut trial = self.clone();
+        trial.keys.insert(key, value.to_owned());
+        self.take(trial)
+    }
+
+    /// A file that has what errors of this status, or class of them, are answered with.
+    pub fn page(&mut self, status: &str, file: &str) -> Result<(), String> {
+        let mut trial = self.clone();
+        trial.pages.insert(status.to_owned(), quoted(file));
+        self.take(trial)
+    }
+
     pub fn compress(&mut self, compress: &Compress) -> Result<(), String> {
         self.take(Changes { compress: Some(compress.text()), ..self.clone() })
     }
@@ -160,6 +202,9 @@ impl Changes {
         trial.timeouts.extend(other.timeouts.clone());
         trial.limits.extend(other.limits.clone());
         trial.auth = other.auth.clone().or(trial.auth);
+        trial.pages.extend(other.pages.clone());
+        trial.keys.extend(other.keys.clone());
+        trial.backends.extend(other.backends.clone());
         self.take(trial)
     }
 
@@ -167,7 +212,9 @@ impl Changes {
     fn take(&mut self, trial: Changes) -> Result<(), String> {
         const FRAME: &str = "[listener.a]\nbind = \"127.0.0.1:443\"\ntls = \"a\"\n\n[tls.a]\ncertificates = [\"a\"]\n\n\
                              [backend.a]\nservers = [\"127.0.0.1:80\"]\n\n[[route]]\nbackend = \"a\"\n";
-        let text = format!("{FRAME}{}", trial.text(true, true));
+        let others = trial.backends.iter().filter(|name| *name != "a");
+        let others = others.map(|name| format!("\n[backend.{}]\nservers = [\"127.0.0.1:81\"]\n", key_text(name)));
+        let text = format!("{FRAME}{}{}", trial.text(true, true), others.collect::<String>());
         match parse(&Source { name: "changes.toml".into(), base: "/".into(), text }) {
             Ok(_) => {
                 *self = trial;
@@ -196,7 +243,12 @@ impl Changes {
                 out.push_str(&format!("{key} = {{ {} }}\n", all.join(", ")));
             }
         }
+        if !self.pages.is_empty() {
+            let all: Vec<String> = self.pages.iter().map(|(status, file)| format!("\"{status}\" = {file}")).collect();
+            out.push_str(&format!("error_pages = {{ {} }}\n", all.join(", ")));
+        }
         if has_servers {
+            self.keys.iter().for_each(|(key, value)| out.push_str(&format!("{key} = {value}\n")));
             if !self.timeouts.is_empty() {
                 let all: Vec<String> = self.timeouts.iter().map(|(key, time)| format!("{key} = {time}")).collect();
                 out.push_str(&format!("timeouts = {{ {} }}\n", all.join(", ")));

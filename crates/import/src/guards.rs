@@ -27,6 +27,8 @@ pub struct Guard {
     pub except: Vec<Term>,
     /// The answer.
     pub action: Action,
+    /// What is asked for in place of that answer, as changes of a route.
+    pub proof: Option<Changes>,
     /// Whether it is for all routes of a listener, so that it may stand at paths beside its route's own.
     pub is_whole: bool,
 }
@@ -61,7 +63,7 @@ impl Guarded<'_> {
                 Meet::Both(out) if self.routes.len() < ROUTES_MAX => *out,
                 _ => {
                     self.wider.push(guard.line);
-                    self.routes.push(closed(route, guard));
+                    self.answer(route, guard, &[&left[..place], &left[place + 1..]].concat());
                     return;
                 }
             };
@@ -83,14 +85,30 @@ impl Guarded<'_> {
             }
             let is_all = is_same(&out, &route);
             if let (Some(pattern), false) = (beside(&guard.of, &out), out.path == route.path) {
-                self.routes.push(closed(Route { path: pattern, ..out.clone() }, guard));
+                let beside = Route { path: pattern, ..out.clone() };
+                // Other guards cannot be laid over a pattern: beside some of them it answers nobody.
+                match others.is_empty() {
+                    true => self.answer(beside, guard, &[]),
+                    false => self.routes.push(closed(beside, guard)),
+                }
             }
-            self.routes.push(closed(out, guard));
+            self.answer(out, guard, &others);
             if is_all {
                 return;
             }
         }
         self.routes.push(route);
+    }
+
+    /// Adds the route that stands where a guard holds: one that answers, or one that asks for a proof.
+    fn answer(&mut self, route: Route, guard: &Guard, others: &[usize]) {
+        let mut changes = route.changes.clone();
+        match &guard.proof {
+            Some(proof) if route.changes.auth.is_none() && changes.then(proof).is_ok() => {
+                self.add(Route { changes, ..route }, others);
+            }
+            _ => self.routes.push(closed(route, guard)),
+        }
     }
 
     fn is_within(&self, route: &Route, term: &Term) -> bool {

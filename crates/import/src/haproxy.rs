@@ -5,12 +5,14 @@ mod change;
 mod frontend;
 mod guard;
 mod lines;
+mod rates;
 
 use backend::Backends;
 use change::is_change;
 use frontend::Frontend;
 use guard::is_guard;
 use lines::{Line, Section, sections};
+use rates::{is_tracking, tables};
 
 use crate::plan::{Note, Plan};
 
@@ -71,6 +73,9 @@ const NEEDLESS: &[&str] = &[
     "no",
     "hash-balance-factor",
     "errorfile",
+    "http-error",
+    "source",
+    "use-fcgi-app",
     "lua-load",
     "maxsslconn",
     "maxconnrate",
@@ -120,6 +125,7 @@ const NEEDLESS_OPTIONS: &[&str] = &[
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let sections = sections(text)?;
+    let tables = tables(&sections);
     let mut defaults: Vec<Line> = Vec::new();
     // Backends first: frontends lead to them.
     let mut resolved = Vec::new();
@@ -128,7 +134,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
             "defaults" => defaults.clone_from(&section.lines),
             "global" => global(section, plan),
             "frontend" | "backend" | "listen" => resolved.push((section, defaults.clone())),
-            "resolvers" | "peers" | "ring" | "crt-store" => {}
+            "resolvers" | "peers" | "ring" | "crt-store" | "fcgi-app" => {}
             _ => plan.note(
                 section.number,
                 format!("{} {}", section.kind, section.name),
@@ -141,13 +147,13 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         }
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "frontend") {
-        Backends { plan, defaults }.read(section);
+        Backends { plan, defaults, sections: &sections }.read(section);
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
-        Frontend::new(plan, defaults, section).read();
+        Frontend::new(plan, defaults, section, &tables).read();
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
-        Frontend::new(plan, defaults, section).guard_backend();
+        Frontend::new(plan, defaults, section, &tables).guard_backend();
     }
     match plan.listeners.is_empty() {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
@@ -182,7 +188,7 @@ fn global(section: &Section, plan: &mut Plan) {
     plan.process.retain(|(_, value)| value.parse::<u32>().is_ok_and(|number| number > 0));
 }
 
-const PAGES: &str = "pages are not carried over: write `error_pages` in the listener or in its routes";
+const PAGES: &str = "its file has a head in front of the page: have the page alone in a file, and write `error_pages = { \"503\" = \"FILE.html\" }` in the listener or in its routes";
 const RATES: &str = "rates are not carried over: write `limit = { rate = ... }` in its routes";
 
 /// Rules about requests and responses that have no counterpart, and lines that need none.
@@ -191,11 +197,11 @@ fn request_rule(plan: &mut Plan, line: &Line) {
         return;
     }
     match (line.word(0), line.word(1)) {
-        _ if is_change(line) => {}
+        _ if is_change(line) || is_tracking(line) => {}
         ("http-response" | "http-after-response" | "rspadd" | "rspidel", _) => {
             plan.note(line.number, line.text(), "write what becomes of it as `response` of its routes");
         }
-        ("http-request", "track-sc0" | "track-sc1" | "track-sc2") | ("tcp-request", "connection") => {
+        ("tcp-request", "connection") => {
             plan.note(line.number, line.text(), RATES);
         }
         ("http-request" | "tcp-request", _) => {

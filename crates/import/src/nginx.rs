@@ -5,6 +5,7 @@ mod fields;
 mod limits;
 mod servers;
 mod stream;
+mod subrequests;
 
 use std::collections::BTreeMap;
 
@@ -12,9 +13,10 @@ use access::{Access, guards};
 use fields::unescaped;
 use limits::Zones;
 use stream::stream;
+use subrequests::is_beside;
 
 use crate::changes::Changes;
-use crate::plan::{Action, Certificate, Note, Path, Plan, Route, one_or_list, quoted, redirect, respond};
+use crate::plan::{Action, Certificate, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
 use crate::words::{Directive, End, directives, duration, with_port};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
@@ -67,6 +69,15 @@ const NEEDLESS: &[&str] = &[
     "ssl_ecdh_curve",
     "ssl_buffer_size",
     "fastcgi_param",
+    "fastcgi_keep_conn",
+    "fastcgi_connect_timeout",
+    "limit_rate",
+    "limit_rate_after",
+    "proxy_bind",
+    "proxy_next_upstream_tries",
+    "proxy_next_upstream_timeout",
+    "mirror",
+    "error_page",
     "ssl_early_data",
     "http3",
     "http3_hq",
@@ -167,8 +178,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("if", "conditions are not carried over but for redirects by host: write a route with `match`"),
     ("set", "variables are not carried over: write what they stand for"),
     ("ssl_ciphers", "the policy \"intermediate\" has its own; a table of your own is `policy` in [tls.NAME]"),
-    ("mirror", "copies are not carried over: write `mirror` in its route"),
-    ("error_page", "pages are not carried over: write `error_pages` in the listener or in its routes"),
     ("expires", "write it as `response = { set = { Cache-Control = ... } }` of its routes"),
 ];
 
@@ -301,7 +310,11 @@ impl Reader<'_> {
                 }
             }
             None => {
-                for location in server.inner().iter().filter(|each| each.name() == "location") {
+                let mut locations: Vec<&Directive> =
+                    server.inner().iter().filter(|each| each.name() == "location").collect();
+                // Prefixes that patterns do not go before are patterns here, in front of these.
+                locations.sort_by_key(|each| std::cmp::Reverse(guarding(server, each).map_or(0, str::len)));
+                for location in locations {
                     self.location(&place, location);
                 }
                 let has_root = server.inner().iter().any(|each| each.name() == "location" && each.word(1) == "/");
@@ -471,6 +484,12 @@ impl Reader<'_> {
             self.plan.note(location.line, location.text(), "named locations are not carried over");
             return;
         };
+        let path = guarding(place.server, location).map_or(path, |prefix| Path::Regex(format!("^{}", escaped(prefix))));
+        if is_beside(place.server, location) {
+            let none = Changes::default();
+            self.add(&Place { changes: &none, ..*place }, location.line, path, &respond(404, ""));
+            return;
+        }
         self.notes(location);
         let access = Access::of(location, place.access);
         let denies = access.denies_rest && access.allowed.is_empty();
@@ -478,6 +497,7 @@ impl Reader<'_> {
         let mut changes = self.changes(place.http, place.server, location);
         if !denies
             && !Self::passwords(&blocks, &mut changes)
+            && !self.forward(place, &blocks, &mut changes)
             && let Some(each) = guards(&blocks).first()
         {
             let action = self.asks(each);
@@ -487,6 +507,9 @@ impl Reader<'_> {
         if location.find("proxy_pass").is_some() {
             self.path_changes(location, &mut changes);
             changes.timeouts = self.own_timeouts(place, location);
+        }
+        if location.find("proxy_pass").is_some() || location.find("fastcgi_pass").is_some() {
+            self.mirrors(place, location, &mut changes);
         }
         let place = &Place { access: &access, changes: &changes, ..*place };
         let action = if location.find("internal").is_some() {
@@ -499,13 +522,15 @@ impl Reader<'_> {
             && let Some(action) = self.fastcgi(place, location, each)
         {
             Some(action)
+        } else if let Some(each) = location.find("grpc_pass") {
+            self.grpc(place, location, each)
         } else if let Some(each) = location.find("return") {
             self.returned(each)
         } else if location.find("stub_status").is_some() {
             self.plan.note(location.line, "stub_status", "metrics are at /metrics of the admin address: add [admin]");
             None
         } else {
-            let program = ["fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
+            let program = ["fastcgi_pass", "uwsgi_pass", "scgi_pass"];
             let found = program.iter().find_map(|name| location.find(name));
             let why = match found.map(Directive::name) {
                 Some("fastcgi_pass") => FASTCGI,
@@ -626,6 +651,13 @@ fn bind(address: &str) -> String {
         Ok(port) => format!("0.0.0.0:{port}"),
         Err(_) => with_port(&address.replace('*', "0.0.0.0").replace("localhost", "127.0.0.1"), "80"),
     }
+}
+
+/// The prefix of a `^~` location in a server with patterns: these are not asked below it.
+fn guarding<'d>(server: &Directive, location: &'d Directive) -> Option<&'d str> {
+    let is_pattern = |each: &Directive| each.name() == "location" && ["~", "~*"].contains(&each.word(1));
+    let is_guarding = location.word(1) == "^~" && location.word(2).len() > 1 && server.inner().iter().any(is_pattern);
+    is_guarding.then(|| location.word(2))
 }
 
 fn location_path(arguments: &[String]) -> Option<Path> {

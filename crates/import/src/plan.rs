@@ -199,6 +199,12 @@ impl Plan {
             }
             _ => true,
         });
+        for route in &mut self.routes {
+            if let Some(name) = route.changes.backends.iter().find(|name| !named.contains(*name)) {
+                lost.push((route.line, name.clone()));
+                (route.action, route.changes) = (respond(403, ""), Changes::default());
+            }
+        }
         for (line, name) in lost {
             self.note(
                 line,
@@ -206,7 +212,10 @@ impl Plan {
                 "it has no servers that could be carried over; add a [backend.NAME] and a route to it",
             );
         }
-        let used = |name: &str| self.routes.iter().any(|route| route.action == Action::Backend(name.to_owned()));
+        let leads = |route: &Route, name: &str| {
+            route.action == Action::Backend(name.to_owned()) || route.changes.backends.contains(name)
+        };
+        let used = |name: &str| self.routes.iter().any(|route| leads(route, name));
         let (kept, unused): (Vec<Backend>, Vec<Backend>) =
             std::mem::take(&mut self.backends).into_iter().partition(|each| used(&each.name));
         for backend in unused.iter().filter(|each| !each.servers.is_empty()) {

@@ -67,9 +67,10 @@ impl Reader<'_> {
                 Err(_) => is_wider = true,
             }
         }
-        if is_auth {
+        let proof = if each.name() == "forward_auth" { self.asked(each) } else { None };
+        if is_auth && proof.is_none() {
             let fix = format!(
-                "who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}"
+                "who may come in is not carried over: write `auth` in the route, with `basic`, whose file has a line NAME:HASH of each user, or `jwt`; {CLOSED}"
             );
             self.plan.note(each.line, each.text(), fix);
         } else if !is_known {
@@ -88,6 +89,7 @@ impl Reader<'_> {
             of: term(&matched, true),
             except: except.clone(),
             action: action.clone(),
+            proof: proof.clone(),
             is_whole: true,
         };
         both.map(guard).collect()

@@ -7,10 +7,12 @@ use super::{PAGES, request_rule};
 use crate::plan::{Keys, Plan, Server, name_of, quoted};
 use crate::terms::argument;
 use crate::words::{duration, unix_socket, with_port};
+use crate::write::key_text;
 
 pub(super) struct Backends<'b> {
     pub(super) plan: &'b mut Plan,
     pub(super) defaults: &'b [Line],
+    pub(super) sections: &'b [Section],
 }
 
 impl Backends<'_> {
@@ -108,6 +110,11 @@ impl Backends<'_> {
             }
             _ => drop(keys.insert("kind".to_owned(), quoted("tcp"))),
         }
+        if let Some(time) =
+            holding(section, self.defaults, &["timeout", "check"]).and_then(|line| duration(line.word(2), 1))
+        {
+            keys.insert("timeout".into(), time);
+        }
         let mut notes = Vec::new();
         for line in section.of("http-check") {
             match line.word(1) {
@@ -182,15 +189,63 @@ impl Backends<'_> {
             "cookie" => {
                 self.plan.note(line.number, line.text(), "cookies of Propylon's own bring clients back: `sticky`")
             }
-            "stick-table" | "stick" => self.plan.note(
+            "source" => {
+                let address = line.word(1).trim_end_matches(":0");
+                match address.parse::<std::net::IpAddr>() {
+                    Ok(_) if line.words.len() == 2 => drop(backend.keys.insert("source".into(), quoted(address))),
+                    _ => self.plan.note(line.number, line.text(), "write `source`, an address of this machine"),
+                }
+            }
+            "use-fcgi-app" => self.application(name, line),
+            "stick" => self.plan.note(
                 line.number,
                 line.text(),
                 "cookies bring clients back: `sticky`; or balance = \"consistent-hash\" by client-ip",
             ),
-            "errorfile" => self.plan.note(line.number, line.text(), PAGES),
+            "errorfile" | "errorfiles" | "errorloc" => self.plan.note(line.number, line.text(), PAGES),
             _ if section.kind == "backend" => request_rule(self.plan, line),
             _ => {}
         }
+    }
+}
+
+impl Backends<'_> {
+    /// `fcgi-app`: how servers of FastCGI are spoken to.
+    fn application(&mut self, name: &str, line: &Line) {
+        let is_it = |section: &&Section| section.kind == "fcgi-app" && section.name == line.word(1);
+        let app = self.sections.iter().find(is_it);
+        let root = app.and_then(|app| app.of("docroot").next()).map_or("", |line| line.word(1));
+        let (Some(app), true) = (app, root.starts_with('/')) else {
+            self.plan.note(line.number, line.text(), "write protocol = \"fastcgi\" and `fastcgi` with its `root`");
+            return;
+        };
+        let mut keys = vec![format!("root = {}", quoted(root)), "scripts = \"any\"".to_owned()];
+        let mut params = Vec::new();
+        let mut is_kept = false;
+        for line in &app.lines {
+            let text = line.word(2);
+            match line.word(0) {
+                "docroot" | "option" | "no" | "log-stderr" if line.text() != "option keep-conn" => {}
+                "option" => is_kept = true,
+                "index" if line.word(1) == "index.php" => {}
+                "index" => keys.push(format!("index = {}", quoted(&format!("/{}", line.word(1))))),
+                "path-info" if line.word(1).contains(".php") => {}
+                "set-param" if line.words.len() == 3 && !text.contains(['%', '{', '}']) => {
+                    params.push(format!("{} = {}", key_text(line.word(1)), quoted(text)));
+                }
+                _ => self.plan.note(line.number, line.text(), "see what `fastcgi` of a backend has for it"),
+            }
+        }
+        if is_kept {
+            keys.push("keep = true".into());
+        }
+        if !params.is_empty() {
+            keys.push(format!("params = {{ {} }}", params.join(", ")));
+        }
+        self.plan.note(line.number, line.text(), "paths that name no script run the index here: lead files elsewhere");
+        let backend = self.plan.backend(name, line.number);
+        backend.keys.insert("protocol".into(), quoted("fastcgi"));
+        backend.keys.insert("fastcgi".into(), format!("{{ {} }}", keys.join(", ")));
     }
 }
 
@@ -234,6 +289,7 @@ impl Options {
             "id",
             "minconn",
             "check-alpn",
+            "proto",
             "addr",
             "pool-purge-delay",
         ];
@@ -281,6 +337,9 @@ impl Options {
                     .into_iter()
                     .for_each(|value| drop(backend.health.insert(ours.into(), value.clone())));
             }
+        }
+        if self.values.get("proto").is_some_and(|protocol| protocol == "h2") {
+            backend.keys.insert("protocol".into(), quoted("h2"));
         }
         if let Some(time) = self.values.get("slowstart").and_then(|text| duration(text, 1)) {
             backend.keys.insert("slow_start".into(), time);

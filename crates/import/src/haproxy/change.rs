@@ -1,7 +1,7 @@
 //! Lines of haproxy that change requests and responses, or compress these.
 
 use super::frontend::Frontend;
-use super::lines::Line;
+use super::lines::{Line, holding};
 use crate::changes::{Changes, Compress, Kind, Side, groups, whole, with_facts};
 use crate::plan::{Action, Route};
 
@@ -12,6 +12,53 @@ impl Frontend<'_> {
         self.change_all(&mut led);
     }
 
+    /// What is met with another attempt.
+    fn repeats(&mut self, line: &Line, changes: &mut Changes) {
+        let retries = holding(self.section, self.defaults, &["retries"]);
+        let attempts = retries.and_then(|line| line.word(1).parse::<u8>().ok()).unwrap_or(3).min(10);
+        let mut on: Vec<&str> = Vec::new();
+        let mut lost = Vec::new();
+        for word in &line.words[1..] {
+            match word.as_str() {
+                "none" => {}
+                "conn-failure" => on.push("\"connect\""),
+                "empty-response" => on.push("\"reset\""),
+                "response-timeout" => on.push("\"timeout\""),
+                "all-retryable-errors" => {
+                    on.extend(["\"connect\"", "\"reset\"", "\"timeout\"", "500", "502", "503", "504"]);
+                }
+                "500" | "501" | "502" | "503" | "504" => on.push(word),
+                word => lost.push(word.to_owned()),
+            }
+        }
+        let table = match on.is_empty() {
+            true => "0".to_owned(),
+            false => format!("{{ attempts = {attempts}, on = [{}] }}", on.join(", ")),
+        };
+        if changes.key("retries", &table).is_err() {
+            lost = line.words[1..].to_vec();
+        }
+        if !lost.is_empty() {
+            let fix = format!("{} is met with no other attempt here: see `retries.on` of a route", lost.join(", "));
+            self.plan.note(line.number, line.text(), fix);
+        }
+    }
+
+    /// `http-error status 503 file PATH`: pages without a head.
+    fn pages(&mut self, changes: &mut Changes) {
+        for line in self.defaults.iter().chain(&self.section.lines).filter(|line| line.word(0) == "http-error") {
+            let status = line.after("status").unwrap_or_default();
+            let is_done = !line.has("hdr") && line.after("file").is_some_and(|file| changes.page(status, file).is_ok());
+            if !is_done {
+                self.plan.note(
+                    line.number,
+                    line.text(),
+                    "write a file, and `error_pages` in the listener or in its routes",
+                );
+            }
+        }
+    }
+
     /// Gives routes what this section changes and compresses.
     pub(super) fn change_all(&mut self, routes: &mut [&mut Route]) {
         let section = self.section;
@@ -19,6 +66,12 @@ impl Frontend<'_> {
         let all: Vec<&Line> = self.defaults.iter().chain(&section.lines).filter(|line| is_change(line)).collect();
         let mut compress = Compress::default();
         let mut compression = None;
+        if let Some(line) = holding(section, self.defaults, &["retry-on"])
+            && section.kind != "frontend"
+        {
+            self.repeats(line, &mut changes);
+        }
+        self.pages(&mut changes);
         for line in all {
             let name = line.word(2).to_ascii_lowercase();
             let done = match (line.word(0), line.word(1)) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::change::is_change;
 use super::guard::is_guard;
 use super::lines::{Line, Section, holding};
+use super::rates::Tables;
 use super::{PAGES, RATES, request_rule};
 use crate::changes::Changes;
 use crate::guards::Guard;
@@ -22,12 +23,34 @@ pub(super) struct Frontend<'f> {
     pub(super) guards: Vec<Guard>,
     /// Requests that an `allow` lets past the rules behind it.
     pub(super) allowed: Vec<Term>,
+    pub(super) tables: &'f Tables,
+    /// Limits of all of its routes, as TOML has them.
+    pub(super) limits: Vec<String>,
 }
 
+/// Words of a `location` that stand for the request's host, and for the rest of what it asked for.
+const HOSTS: &[&str] = &["%[hdr(host)]", "%[req.hdr(host)]", "%[req.hdr(Host)]", "%[hdr(Host)]", "%[req.fhdr(host)]"];
+const RESTS: &[&str] = &["%[capture.req.uri]", "%HU", "%[url]", "%[pathq]"];
+
 impl<'f> Frontend<'f> {
-    pub(super) fn new(plan: &'f mut Plan, defaults: &'f [Line], section: &'f Section) -> Frontend<'f> {
+    pub(super) fn new(
+        plan: &'f mut Plan,
+        defaults: &'f [Line],
+        section: &'f Section,
+        tables: &'f Tables,
+    ) -> Frontend<'f> {
         let acls = BTreeMap::new();
-        Frontend { plan, defaults, section, acls, listeners: Vec::new(), guards: Vec::new(), allowed: Vec::new() }
+        Frontend {
+            plan,
+            defaults,
+            section,
+            acls,
+            listeners: Vec::new(),
+            guards: Vec::new(),
+            allowed: Vec::new(),
+            tables,
+            limits: Vec::new(),
+        }
     }
 
     pub(super) fn read(&mut self) {
@@ -57,6 +80,7 @@ impl<'f> Frontend<'f> {
         }
         let mut routes = self.plan.routes.split_off(first_route);
         self.change(&mut routes);
+        self.limit(&mut routes.iter_mut().collect::<Vec<_>>());
         self.guard(routes, is_http);
         // Listeners that only answer statistics have nothing to do here.
         let served = |name: &str| self.plan.routes.iter().any(|route| route.listener == name);
@@ -166,16 +190,31 @@ impl<'f> Frontend<'f> {
             ("http-request", "allow") => {}
             ("http-request", "return") => {
                 let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
-                match line.after("string") {
-                    Some(body) => self.when(line, 2, &respond(status, body)),
-                    None if line.words.len() <= 4 || line.has("if") => self.when(line, 2, &respond(status, "")),
-                    None => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
+                let rest =
+                    line.words.iter().position(|word| word == "if" || word == "unless").unwrap_or(line.words.len());
+                let kind = line.words[..rest].iter().position(|word| word == "content-type");
+                let kind = kind.and_then(|index| line.words.get(index + 1)).map(|kind| quoted(kind));
+                let with_kind = |action: Action| match (action, &kind) {
+                    (Action::Respond(mut keys), Some(kind)) => {
+                        keys.push(("content_type".into(), kind.clone()));
+                        Action::Respond(keys)
+                    }
+                    (action, _) => action,
+                };
+                match (line.after("string"), line.after("file")) {
+                    (None, Some(file)) => {
+                        let keys = vec![("status".into(), status.to_string()), ("body_file".into(), quoted(file))];
+                        self.when(line, 2, &with_kind(Action::Respond(keys)));
+                    }
+                    (Some(body), _) => self.when(line, 2, &with_kind(respond(status, body))),
+                    _ if line.words.len() <= 4 || line.has("if") => self.when(line, 2, &respond(status, "")),
+                    _ => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
                 }
             }
             ("tcp-request", "inspect-delay") => {}
             ("tcp-request", "content") if line.word(2) == "accept" => {}
             ("errorfile", _) => self.plan.note(line.number, line.text(), PAGES),
-            ("stick-table" | "stick", _) => self.plan.note(line.number, line.text(), RATES),
+            ("stick", _) => self.plan.note(line.number, line.text(), RATES),
             _ if self.section.kind == "listen" && ["cookie"].contains(&line.word(0)) => {}
             _ => request_rule(self.plan, line),
         }
@@ -188,7 +227,13 @@ impl<'f> Frontend<'f> {
         let keys = match line.word(from) {
             "scheme" => Some(vec![("status".to_owned(), status.to_string()), ("scheme".to_owned(), quoted(target))]),
             "prefix" => redirect(&format!("{}{{rest}}", target.trim_end_matches('/')), &[], &["{rest}"], status),
-            "location" if !target.contains('%') => redirect(target, &[], &[], status),
+            "location" => {
+                let put = |text: String, (words, sign): (&[&str], &str)| {
+                    words.iter().fold(text, |text, word| text.replace(word, sign))
+                };
+                let text = [(HOSTS, "{host}"), (RESTS, "{uri}")].into_iter().fold(target.to_owned(), put);
+                (!text.contains('%')).then(|| redirect(&text, &["{host}"], &["{uri}"], status)).flatten()
+            }
             _ => None,
         };
         match keys {

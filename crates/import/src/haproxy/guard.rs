@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::frontend::Frontend;
-use super::lines::Line;
+use super::lines::{Line, holding};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
 use crate::terms::Term;
@@ -11,10 +11,16 @@ use crate::terms::Term;
 impl Frontend<'_> {
     pub(super) fn read_guards(&mut self) {
         let section = self.section;
+        let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
         for line in self.defaults.iter().chain(&section.lines) {
             match (line.word(0), line.word(1)) {
                 ("http-request", "allow") => self.allow(line),
-                _ if is_guard(line) => self.read_guard(line),
+                _ if is_guard(line) => {
+                    // A relay has no limits.
+                    if !is_http || !self.limited(line) {
+                        self.read_guard(line);
+                    }
+                }
                 _ => {}
             }
         }
@@ -28,6 +34,7 @@ impl Frontend<'_> {
         let mut routes = std::mem::take(&mut self.plan.routes);
         let mut own: Vec<&mut Route> = routes.iter_mut().filter(|route| route.action == to).collect();
         self.change_all(&mut own);
+        self.limit(&mut own);
         self.plan.routes = routes;
         if self.guards.is_empty() {
             return;
@@ -138,7 +145,7 @@ impl Frontend<'_> {
             except.extend(self.allowed.iter().cloned());
             for of in of {
                 let (line, action, except) = (line.number, action.clone(), except.clone());
-                self.guards.push(Guard { line, from: line, of, except, action, is_whole: true });
+                self.guards.push(Guard { line, from: line, of, except, action, proof: None, is_whole: true });
             }
         }
     }

@@ -59,6 +59,7 @@ const SECTIONS: &[&str] = &[
     "ring",
     "log-forward",
     "crt-store",
+    "fcgi-app",
 ];
 
 pub(super) fn sections(text: &str) -> Result<Vec<Section>, Note> {

@@ -20,8 +20,9 @@ impl Reader<'_> {
 
     /// The answer in place of one who asks who comes.
     pub(super) fn asks(&mut self, each: &Directive) -> Action {
-        let fix =
-            format!("who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}");
+        let fix = format!(
+            "who may come in is not carried over: write `auth` in the route, with `basic`, `jwt` or `forward`; {CLOSED}"
+        );
         self.plan.note(each.line, each.text(), fix);
         respond(403, "")
     }

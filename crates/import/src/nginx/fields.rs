@@ -3,6 +3,7 @@
 use super::Reader;
 use super::location_path;
 use super::servers::target_parts;
+use super::subrequests::told;
 use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
 use crate::plan::{Path, escaped};
 use crate::words::Directive;
@@ -27,9 +28,14 @@ impl Reader<'_> {
     pub(super) fn changes(&mut self, http: &Directive, server: &Directive, location: &Directive) -> Changes {
         let mut changes = Changes::default();
         let blocks = [location, server, http];
+        let told = told(&blocks);
         for name in ["proxy_set_header", "add_header", "proxy_hide_header"] {
             let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
             for each in block.inner().iter().filter(|each| each.name() == name) {
+                // Fields of a service that is asked are copied of its answer.
+                if name == "proxy_set_header" && told.iter().any(|(variable, _)| variable == each.word(2)) {
+                    continue;
+                }
                 if name == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
                     self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
                 }
@@ -42,6 +48,9 @@ impl Reader<'_> {
             }
         }
         self.limits(&blocks, &mut changes);
+        self.pace(&blocks, &mut changes);
+        self.repeats(&blocks, &mut changes);
+        self.pages(server, &blocks, &mut changes);
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
         if let Some(each) = find("client_max_body_size") {
             match bytes(each.word(1)) {
@@ -75,6 +84,80 @@ impl Reader<'_> {
             }
         }
         changes
+    }
+
+    /// Bytes in a second.
+    fn pace(&mut self, blocks: &[&Directive], changes: &mut Changes) {
+        let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+        let Some(each) = find("limit_rate").filter(|each| each.word(1) != "0") else { return };
+        let after = find("limit_rate_after").map_or(Some(0), |each| bytes(each.word(1)));
+        let table = bytes(each.word(1)).zip(after).map(|(rate, after)| match after {
+            0 => format!("{{ download = {rate} }}"),
+            after => format!("{{ download = {rate}, after = {after} }}"),
+        });
+        if table.is_none_or(|table| changes.key("throttle", &table).is_err()) {
+            self.plan.note(each.line, each.text(), "write `throttle = { download = ... }` in its routes");
+        }
+    }
+
+    /// What is met with another attempt.
+    fn repeats(&mut self, blocks: &[&Directive], changes: &mut Changes) {
+        let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+        let Some(each) = find("proxy_next_upstream") else { return };
+        if each.word(1) == "off" {
+            // One attempt is no more than before.
+            let _ = changes.key("retries", "0");
+            return;
+        }
+        let mut on: Vec<String> = Vec::new();
+        let mut lost = Vec::new();
+        for word in each.arguments() {
+            match word.as_str() {
+                "error" => on.extend(["\"connect\"".to_owned(), "\"reset\"".to_owned()]),
+                "timeout" => on.push("\"timeout\"".to_owned()),
+                "http_500" | "http_502" | "http_503" | "http_504" => on.push(word["http_".len()..].to_owned()),
+                word => lost.push(word.to_owned()),
+            }
+        }
+        let tries = find("proxy_next_upstream_tries").and_then(|each| each.word(1).parse::<u32>().ok());
+        let attempts = tries.filter(|tries| *tries > 0).map_or(2, |tries| (tries - 1).min(10));
+        let table = format!("{{ attempts = {attempts}, on = [{}] }}", on.join(", "));
+        if on.is_empty() || changes.key("retries", &table).is_err() {
+            self.plan.note(each.line, each.text(), "write `retries = { on = [...] }` in its routes");
+        } else if !lost.is_empty() {
+            let fix = format!("{} is met with no other attempt here", lost.join(", "));
+            self.plan.note(each.line, each.text(), fix);
+        }
+    }
+
+    /// Files that errors are answered with.
+    fn pages(&mut self, server: &Directive, blocks: &[&Directive], changes: &mut Changes) {
+        let Some(block) = blocks.iter().find(|block| block.find("error_page").is_some()) else { return };
+        for each in block.inner().iter().filter(|each| each.name() == "error_page") {
+            let Some((uri, statuses)) = each.arguments().split_last() else { continue };
+            let is_file = uri.starts_with('/') && !uri.contains('$') && !statuses.is_empty();
+            let is_it = |one: &&Directive| one.name() == "location" && one.words.last() == Some(uri);
+            let own = server.inner().iter().find(is_it).and_then(|location| location.find("root"));
+            let root = own.or_else(|| blocks.iter().find_map(|block| block.find("root")));
+            let root = root.map(|root| root.word(1)).filter(|root| root.starts_with('/') && !root.contains('$'));
+            let mut trial = changes.clone();
+            let is_done = root.filter(|_| is_file).is_some_and(|root| {
+                let file = format!("{}{uri}", root.trim_end_matches('/'));
+                statuses.iter().all(|status| trial.page(status, &file).is_ok())
+            });
+            if !is_done {
+                let fix =
+                    "pages are carried over where they are files with the status of the error: write `error_pages`";
+                self.plan.note(each.line, each.text(), fix);
+                continue;
+            }
+            *changes = trial;
+        }
+        let is_on =
+            |name: &str| blocks.iter().find_map(|block| block.find(name)).is_some_and(|each| each.word(1) == "on");
+        if !changes.pages.is_empty() && (is_on("proxy_intercept_errors") || is_on("fastcgi_intercept_errors")) {
+            let _ = changes.key("intercept_errors", "true");
+        }
     }
 
     /// Changes of the path by a location: a URI in `proxy_pass`, or one `rewrite`.
@@ -132,8 +215,15 @@ fn field(each: &Directive, changes: &mut Changes) -> Result<(), String> {
     }
 }
 
+/// Whether a field of a request is one that Propylon writes, or leaves out, by itself.
+pub(super) fn is_own(name: &str) -> bool {
+    const OWN: &[&str] = &["host", "content-length", "connection", "upgrade", "x-real-ip", "content-type"];
+    let name = name.to_ascii_lowercase();
+    OWN.contains(&name.as_str()) || name.starts_with("x-forwarded-")
+}
+
 /// A value with nginx's variables, where there are facts for them.
-fn value(text: &str) -> Option<String> {
+pub(super) fn value(text: &str) -> Option<String> {
     const FACTS: &[(&str, &str)] = &[
         ("$remote_addr", "{client.ip}"),
         ("$remote_port", "{client.port}"),

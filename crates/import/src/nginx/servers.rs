@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::fields::value;
 use super::{Place, Reader};
 use crate::plan::{Action, Keys, Server, name_of, quoted};
 use crate::words::{Directive, duration, unix_socket, with_port};
@@ -39,7 +40,43 @@ impl Reader<'_> {
             }
         }
         self.timeouts(place, &name, pass.line);
+        self.bound(place, location, &name);
         Some(Action::Backend(name))
+    }
+
+    /// Address that connections to a backend come from.
+    fn bound(&mut self, place: &Place<'_>, location: &Directive, name: &str) {
+        let found = [location, place.server, place.http].into_iter().find_map(|block| block.find("proxy_bind"));
+        let Some(each) = found.filter(|each| each.word(1) != "off") else { return };
+        let source = quoted(each.word(1));
+        let keys = &mut self.plan.backend(name, each.line).keys;
+        let is_address = each.words.len() == 2 && each.word(1).parse::<std::net::IpAddr>().is_ok();
+        match keys.get("source") {
+            Some(known) if *known == source => {}
+            None if is_address => drop(keys.insert("source".into(), source)),
+            _ => {
+                let fix = format!("write `source`, an address of this machine, in [backend.{name}] or one of its own");
+                self.plan.note(each.line, each.text(), fix);
+            }
+        }
+    }
+
+    /// Servers of gRPC.
+    pub(super) fn grpc(&mut self, place: &Place<'_>, location: &Directive, pass: &Directive) -> Option<Action> {
+        let target = pass.word(1);
+        let (scheme, rest) = target.split_once("://").unwrap_or(("grpc", target));
+        let scheme = if scheme == "grpcs" { "https" } else { "http" };
+        let name = name_of(rest);
+        let protocol = Some(quoted("h2"));
+        let known = self.plan.backends.iter().find(|each| each.name == name);
+        if known.is_some_and(|each| each.keys.get("protocol") != protocol.as_ref()) {
+            self.plan.note(pass.line, pass.text(), "write a [backend.NAME] with protocol = \"h2\" and a route to it");
+            return None;
+        }
+        let words = vec!["proxy_pass".to_owned(), format!("{scheme}://{rest}")];
+        let action = self.proxied(place, location, &Directive { line: pass.line, words, block: None })?;
+        self.plan.backend(&name, pass.line).keys.extend(protocol.map(|protocol| ("protocol".to_owned(), protocol)));
+        Some(action)
     }
 
     /// Servers of FastCGI; none where their addresses or the root of their scripts are not written down.
@@ -47,31 +84,17 @@ impl Reader<'_> {
         let target = pass.word(1);
         let upstream = self.upstreams.get(target).cloned();
         let servers = upstream.iter().flat_map(Directive::inner).filter(|each| each.name() == "server");
-        let is_elsewhere = |address: &str| address.starts_with("unix:") || address.contains('$');
+        let is_elsewhere =
+            |address: &str| address.contains('$') || address.starts_with("unix:") && unix_socket(address).is_none();
         if is_elsewhere(target) || servers.map(|each| each.word(1)).any(is_elsewhere) {
             return None;
         }
         let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
-        let params: Vec<&Directive> = location.inner().iter().filter(|each| each.name() == "fastcgi_param").collect();
-        let script = params.iter().find(|each| each.word(1) == "SCRIPT_FILENAME").map_or("", |each| each.word(2));
+        let mut params = location.inner().iter().filter(|each| each.name() == "fastcgi_param");
+        let script = params.find(|each| each.word(1) == "SCRIPT_FILENAME").map_or("", |each| each.word(2));
         let own = script.strip_suffix("$fastcgi_script_name").filter(|root| !root.contains('$'));
         let root = own.or_else(|| find("root").map(|each| each.word(1))).filter(|root| root.starts_with('/'))?;
-        let scripts = if location.word(1) == "=" {
-            format!("index = {}", quoted(location.word(2)))
-        } else {
-            format!("scripts = {}", quoted("any"))
-        };
-        let literal = |each: &&&Directive| !each.word(2).contains('$') && !each.word(2).is_empty();
-        let params: Vec<String> = params
-            .iter()
-            .filter(literal)
-            .filter(|each| !["REDIRECT_STATUS", "GATEWAY_INTERFACE", "CONTENT_LENGTH"].contains(&each.word(1)))
-            .map(|each| {
-                format!("{} = {}", key_text(each.word(1)), quoted(&each.word(2).replace('{', "{{").replace('}', "}}")))
-            })
-            .collect();
-        let params = if params.is_empty() { String::new() } else { format!(", params = {{ {} }}", params.join(", ")) };
-        let settings = format!("{{ root = {}, {scripts}{params} }}", quoted(root));
+        let settings = self.settings(place, location, root);
         // The same servers with other settings are another backend.
         let known = |name: &str| self.plan.backends.iter().find(|each| each.name == name);
         let is_other = |name: &String| known(name).is_some_and(|each| each.keys.get("fastcgi") != Some(&settings));
@@ -82,7 +105,7 @@ impl Reader<'_> {
             match upstream {
                 Some(upstream) => self.upstream(&name, &upstream, false),
                 None => {
-                    let address = with_port(target, "9000");
+                    let address = unix_socket(target).unwrap_or_else(|| with_port(target, "9000"));
                     self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
                 }
             }
@@ -90,7 +113,46 @@ impl Reader<'_> {
             keys.insert("protocol".into(), quoted("fastcgi"));
             keys.insert("fastcgi".into(), settings);
         }
+        let timeouts = &mut self.plan.backend(&name, pass.line).timeouts;
+        for (key, ours) in FASTCGI_TIMEOUTS {
+            let Some(time) = find(key).and_then(|each| duration(each.word(1), 1000)) else { continue };
+            ours.iter().for_each(|ours| _ = timeouts.entry((*ours).to_owned()).or_insert(time.clone()));
+        }
         Some(Action::Backend(name))
+    }
+
+    /// `fastcgi` of a backend.
+    fn settings(&mut self, place: &Place<'_>, location: &Directive, root: &str) -> String {
+        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
+        let mut keys = vec![format!("root = {}", quoted(root))];
+        if location.word(1) == "=" {
+            keys.push(format!("index = {}", quoted(location.word(2))));
+        } else {
+            keys.push(format!("scripts = {}", quoted("any")));
+        }
+        if let Some(index) = find("fastcgi_index").filter(|each| location.word(1) != "=" && each.word(1) != "index.php")
+        {
+            keys.push(format!("index = {}", quoted(&format!("/{}", index.word(1).trim_start_matches('/')))));
+        }
+        if find("fastcgi_keep_conn").is_some_and(|each| each.word(1) == "on") {
+            keys.push("keep = true".into());
+        }
+        let mut params = Vec::new();
+        for each in location.inner().iter().filter(|each| each.name() == "fastcgi_param" && !each.word(2).is_empty()) {
+            let (name, text) = (each.word(1), each.word(2));
+            match value(text) {
+                _ if CGI.contains(&name) && (text.contains('$') || name == "REDIRECT_STATUS") => {}
+                Some(value) => params.push(format!("{} = {}", key_text(name), quoted(&value))),
+                None => {
+                    let fix = "its value is made of what is no fact here; write it in `fastcgi.params` of its backend";
+                    self.plan.note(each.line, each.text(), fix);
+                }
+            }
+        }
+        if !params.is_empty() {
+            keys.push(format!("params = {{ {} }}", params.join(", ")));
+        }
+        format!("{{ {} }}", keys.join(", "))
     }
 
     /// TLS to the servers, which nginx verifies only if it is told to.
@@ -185,6 +247,36 @@ impl Reader<'_> {
 }
 
 /// Timeouts, and what they are here.
+const FASTCGI_TIMEOUTS: &[(&str, &[&str])] =
+    &[("fastcgi_connect_timeout", &["connect"]), ("fastcgi_read_timeout", &["first_byte", "body"])];
+
+/// Parameters that scripts are told of anyway.
+const CGI: &[&str] = &[
+    "QUERY_STRING",
+    "REQUEST_METHOD",
+    "CONTENT_TYPE",
+    "CONTENT_LENGTH",
+    "SCRIPT_FILENAME",
+    "SCRIPT_NAME",
+    "PATH_INFO",
+    "PATH_TRANSLATED",
+    "REQUEST_URI",
+    "DOCUMENT_URI",
+    "DOCUMENT_ROOT",
+    "SERVER_PROTOCOL",
+    "REQUEST_SCHEME",
+    "HTTPS",
+    "GATEWAY_INTERFACE",
+    "SERVER_SOFTWARE",
+    "REMOTE_ADDR",
+    "REMOTE_PORT",
+    "SERVER_ADDR",
+    "SERVER_PORT",
+    "SERVER_NAME",
+    "REDIRECT_STATUS",
+];
+
+/// Timeouts of servers of HTTP, and what they are here.
 const TIMEOUTS: &[(&str, &[&str])] =
     &[("proxy_connect_timeout", &["connect"]), ("proxy_read_timeout", &["first_byte", "body"])];
 
