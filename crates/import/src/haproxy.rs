@@ -131,7 +131,18 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let mut resolved = Vec::new();
     for section in &sections {
         match section.kind.as_str() {
-            "defaults" => defaults.clone_from(&section.lines),
+            "defaults" => {
+                for line in &section.lines {
+                    match line.word(0) {
+                        word if word.starts_with("errorfile") || word.starts_with("errorloc") => {
+                            plan.note(line.number, line.text(), PAGES);
+                        }
+                        word if NEEDLESS.contains(&word) => {}
+                        _ => plan.note(line.number, line.text(), UNKNOWN),
+                    }
+                }
+                defaults.clone_from(&section.lines);
+            }
             "global" => global(section, plan),
             "frontend" | "backend" | "listen" => resolved.push((section, defaults.clone())),
             "resolvers" | "peers" | "ring" | "crt-store" | "fcgi-app" => {}
@@ -182,12 +193,13 @@ fn global(section: &Section, plan: &mut Plan) {
             }
             "lua-load" => plan.note(line.number, line.text(), "there are no scripts"),
             word if NEEDLESS.contains(&word) || word.starts_with("tune.") => {}
-            _ => plan.note(line.number, line.text(), "it is not known to this command: see whether it matters"),
+            _ => plan.note(line.number, line.text(), UNKNOWN),
         }
     }
     plan.process.retain(|(_, value)| value.parse::<u32>().is_ok_and(|number| number > 0));
 }
 
+const UNKNOWN: &str = "it is not known to this command: see whether it matters";
 const PAGES: &str = "its file has a head in front of the page: have the page alone in a file, and write `error_pages = { \"503\" = \"FILE.html\" }` in the listener or in its routes";
 const RATES: &str = "rates are not carried over: write `limit = { rate = ... }` in its routes";
 
@@ -212,6 +224,6 @@ fn request_rule(plan: &mut Plan, line: &Line) {
             plan.note(line.number, line.text(), "this option is not known to this command: see whether it matters")
         }
         (word, _) if NEEDLESS.contains(&word) => {}
-        _ => plan.note(line.number, line.text(), "it is not known to this command: see whether it matters"),
+        _ => plan.note(line.number, line.text(), UNKNOWN),
     }
 }

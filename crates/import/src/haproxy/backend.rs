@@ -20,6 +20,7 @@ impl Backends<'_> {
         let name = name_of(&section.name);
         self.plan.backend(&name, section.number);
         self.balance(section, &name);
+        self.bound(section, &name);
         self.times(section, &name);
         let is_http = holding(section, self.defaults, &["mode"]).is_none_or(|line| line.word(1) == "http");
         self.health(section, &name, is_http);
@@ -35,6 +36,18 @@ impl Backends<'_> {
         }
         for line in &section.lines {
             self.rest(section, &name, line);
+        }
+    }
+
+    /// Address that connections come from.
+    fn bound(&mut self, section: &Section, name: &str) {
+        let Some(line) = holding(section, self.defaults, &["source"]) else { return };
+        let address = line.word(1).trim_end_matches(":0");
+        match address.parse::<std::net::IpAddr>() {
+            Ok(_) if line.words.len() == 2 => {
+                self.plan.backend(name, section.number).keys.insert("source".into(), quoted(address));
+            }
+            _ => self.plan.note(line.number, line.text(), "write `source`, an address of this machine"),
         }
     }
 
@@ -188,13 +201,6 @@ impl Backends<'_> {
             }
             "cookie" => {
                 self.plan.note(line.number, line.text(), "cookies of Propylon's own bring clients back: `sticky`")
-            }
-            "source" => {
-                let address = line.word(1).trim_end_matches(":0");
-                match address.parse::<std::net::IpAddr>() {
-                    Ok(_) if line.words.len() == 2 => drop(backend.keys.insert("source".into(), quoted(address))),
-                    _ => self.plan.note(line.number, line.text(), "write `source`, an address of this machine"),
-                }
             }
             "use-fcgi-app" => self.application(name, line),
             "stick" => self.plan.note(

@@ -1,0 +1,186 @@
+//! Configurations of nginx, haproxy and Caddy: what comes of them answers as the original does.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use propylon_e2e::external::External;
+use propylon_e2e::origin::dead;
+use propylon_e2e::php::Php;
+use propylon_e2e::program::{Said, run};
+use propylon_e2e::{Client, Engine, Origin, Scratch, binaries};
+
+/// Where the original is told to listen; the engine is given a port of its own in its place.
+const PLACE: &str = "127.0.0.1:18080";
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const BLOCKED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+
+/// Imports a file, which has to pass the check, and starts an engine with what comes out.
+#[track_caller]
+fn imported(scratch: &Scratch, name: &str, text: &str) -> (Engine, Said) {
+    let file = scratch.write(name, text.replace("{address}", PLACE)).display().to_string();
+    let out = scratch.join(&format!("{name}.toml")).display().to_string();
+    let propylon = |arguments: &[&str]| {
+        let mut command = Command::new(binaries::propylon());
+        command.args(arguments);
+        run(command, b"", Duration::from_secs(60))
+    };
+    let said = propylon(&["import", &file, "-o", &out]);
+    assert!(matches!(said.status.code(), Some(0 | 3)), "{}", said.stderr);
+    let checked = propylon(&["check", "-c", &out]);
+    let config = std::fs::read_to_string(&out).expect("what was imported");
+    assert_eq!(checked.status.code(), Some(0), "{config}\n{}", checked.stderr);
+    (Engine::start(&config.replace(PLACE, "127.0.0.1:0")), said)
+}
+
+/// Status, `Location`, and the body of answers that are no program's own.
+fn answer(address: SocketAddr, source: IpAddr, path: &str, cookie: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\nCookie: {cookie}\r\nRemote-User: mallory\r\n\r\n");
+    let response = Client::plain_from(source, address).expect("a connection").ask(request);
+    let location = response.head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
+    });
+    let body = if [200, 502].contains(&response.status) { response.text().to_owned() } else { String::new() };
+    format!("{path}: {} {} {body}", response.status, location.unwrap_or_default())
+}
+
+/// An application that says what it was asked for, and by whom.
+fn app() -> Origin {
+    Origin::answering(|request| {
+        let text = String::from_utf8_lossy(request).into_owned();
+        let target = text.split(' ').nth(1).unwrap_or_default().to_owned();
+        let user = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("remote-user").then(|| value.trim().to_owned())
+        });
+        let body = format!("app {target} for {}", user.unwrap_or("nobody".into()));
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    })
+}
+
+/// A service that lets in whoever has the cookie `in`, as ann.
+fn gate() -> Origin {
+    Origin::answering(|request| {
+        let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+        let is_asked = text.starts_with("get /verify ");
+        let head = match is_asked && text.contains("\r\ncookie: in\r\n") {
+            true => "200 OK\r\nRemote-User: ann",
+            false => "401 Unauthorized\r\nWWW-Authenticate: Bearer",
+        };
+        format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    })
+}
+
+fn php() -> Php {
+    let php = Php::start(2);
+    php.write("hello.php", "<?php echo 'script ' . basename(__FILE__) . ' ' . ($_GET['q'] ?? '');");
+    php.write("index.php", "<?php echo 'index ' . getenv('APP_ENV');");
+    php.write("closed/x.php", "<?php echo 'leaked';");
+    php.write("sorry.html", "<p>sorry</p>");
+    php
+}
+
+#[test]
+fn an_imported_nginx_answers_as_nginx_does() {
+    let (app, gate, php, scratch) = (app(), gate(), php(), Scratch::new());
+    let (root, app, gate) = (php.root().display().to_string(), app.address(), gate.address());
+    let server = format!(
+        "listen {{address}};\nserver_name shop.test;\nerror_page 502 /sorry.html;\n\
+         location = /sorry.html {{ internal; root {root}; }}\n\
+         location = /ask {{ internal; proxy_pass http://{gate}/verify; proxy_pass_request_body off; \
+           proxy_set_header Content-Length \"\"; }}\n\
+         location / {{ proxy_set_header Host $host; proxy_set_header Remote-User \"\"; proxy_pass http://{app}; }}\n\
+         location /private/ {{ auth_request /ask; auth_request_set $who $upstream_http_remote_user; \
+           proxy_set_header Host $host; proxy_set_header Remote-User $who; proxy_pass http://{app}; }}\n\
+         location /api/ {{ proxy_set_header Remote-User \"\"; proxy_pass http://{app}/v2/; }}\n\
+         location = /old {{ return 301 https://$host/new; }}\n\
+         location /dead/ {{ proxy_pass http://{}; }}\n\
+         location ^~ /closed/ {{ deny all; }}\n\
+         location ~ \\.php$ {{ fastcgi_pass {}; fastcgi_param SCRIPT_FILENAME {root}$fastcgi_script_name; \
+           fastcgi_param REQUEST_METHOD $request_method; fastcgi_param QUERY_STRING $query_string; }}\n",
+        dead(),
+        php.address(),
+    );
+    let nginx = External::nginx(&server);
+    let (engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{server}\n}} }}\n"));
+    let paths = ["/", "/a/b?c=d", "/private/x", "/api/x?y", "/old", "/dead/", "/closed/x", "/closed/x.php", "/ask"];
+    for path in paths.iter().chain(&["/hello.php?q=1", "/api/hello.php?q=2", "/gone.php"]) {
+        for cookie in ["in", "out"] {
+            let theirs = answer(nginx.address(), HOME, path, cookie);
+            assert_eq!(answer(engine.address("http-18080"), HOME, path, cookie), theirs);
+        }
+    }
+    let inside = answer(engine.address("http-18080"), HOME, "/private/x", "in");
+    assert_eq!(inside, "/private/x: 200  app /private/x for ann");
+}
+
+#[test]
+fn an_imported_haproxy_answers_as_haproxy_does() {
+    const MOST: usize = 40;
+    let (app, php, scratch) = (app(), php(), Scratch::new());
+    let list = scratch.write("blocked.lst", format!("# who is not wanted\n{BLOCKED}\n"));
+    let robots = scratch.write("robots.txt", "User-agent: *\n");
+    let sections = format!(
+        "frontend front\n mode http\n bind {{address}}\n stick-table type ip size 1k expire 2h store http_req_rate(1h)\n \
+         http-request track-sc0 src\n http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {MOST} }}\n \
+         acl blocked src -f {}\n http-request deny if blocked\n acl closed path_beg /closed\n \
+         http-request deny if closed !{{ hdr(Cookie) in }}\n \
+         http-request return status 200 content-type application/json string \"{{}}\" if {{ path /ready }}\n \
+         http-request return status 200 content-type text/plain file {} if {{ path /robots.txt }}\n \
+         http-request redirect location https://%[hdr(host)]/new code 301 if {{ path /old }}\n \
+         use_backend php if {{ path_end .php }}\n use_backend api if {{ path_beg /api/ }}\n default_backend app\n\
+         backend app\n mode http\n http-request del-header Remote-User\n retry-on conn-failure 503\n server a {app}\n\
+         backend api\n mode http\n http-request del-header Remote-User\n \
+         http-request replace-path ^/api/(.*)$ /v2/\\1\n server a {app}\n\
+         backend php\n mode http\n use-fcgi-app fpm\n server f {} proto fcgi\n\
+         fcgi-app fpm\n docroot {}\n index index.php\n set-param APP_ENV prod\n",
+        list.display(),
+        robots.display(),
+        php.address(),
+        php.root().display(),
+        app = app.address(),
+    );
+    let haproxy = External::haproxy(&sections);
+    let (engine, said) = imported(&scratch, "haproxy.cfg", &sections);
+    assert!(said.stderr.contains("it is a `limit` of its routes now"), "{}", said.stderr);
+    let ours = engine.address("http-18080");
+    let paths = ["/", "/a?b", "/closed/x", "/ready", "/robots.txt", "/old", "/hello.php?q=1", "/gone.php", "/api/x?y"];
+    for path in paths {
+        for cookie in ["in", "out"] {
+            assert_eq!(answer(ours, HOME, path, cookie), answer(haproxy.address(), HOME, path, cookie));
+        }
+    }
+    for address in [ours, haproxy.address()] {
+        assert_eq!(answer(address, BLOCKED, "/", "in"), "/: 403  ");
+        let is_over = (0..=MOST).any(|_| answer(address, HOME, "/", "in").starts_with("/: 429"));
+        assert!(is_over, "{MOST} requests and more");
+    }
+}
+
+#[test]
+fn an_imported_caddyfile_asks_the_service_and_runs_scripts() {
+    let (app, gate, php, scratch) = (app(), gate(), php(), Scratch::new());
+    let caddyfile = format!(
+        "(known) {{\n\tforward_auth {} {{\n\t\turi /verify\n\t\tcopy_headers Remote-User\n\t}}\n}}\n\
+         :18080 {{\n\tbind 127.0.0.1\n\troot * {}\n\t@old path /old\n\tredir @old https://{{host}}/new 301\n\
+         \thandle /api/* {{\n\t\timport known\n\t\treverse_proxy {app} {{\n\t\t\tlb_retries 1\n\t\t}}\n\t}}\n\
+         \thandle {{\n\t\tphp_fastcgi {} {{\n\t\t\tenv APP_ENV prod\n\t\t}}\n\t}}\n\
+         \thandle /dead/* {{\n\t\treverse_proxy {}\n\t}}\n\
+         \thandle_errors 502 {{\n\t\trewrite * /sorry.html\n\t\tfile_server\n\t}}\n}}\n",
+        gate.address(),
+        php.root().display(),
+        php.address(),
+        dead(),
+        app = app.address(),
+    );
+    let (engine, said) = imported(&scratch, "Caddyfile", &caddyfile);
+    assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), ""));
+    let ask = |path: &str, cookie: &str| answer(engine.address("http-18080"), HOME, path, cookie);
+    assert_eq!(ask("/api/x", "in"), "/api/x: 200  app /api/x for ann");
+    assert_eq!(ask("/api/x", "out"), "/api/x: 401  ");
+    assert_eq!(ask("/hello.php?q=1", "out"), "/hello.php?q=1: 200  script hello.php 1");
+    assert_eq!(ask("/blog/7", "out"), "/blog/7: 200  index prod");
+    assert_eq!(ask("/old", "out"), "/old: 301 https://shop.test/new ");
+    assert_eq!(ask("/dead/x", "out"), "/dead/x: 502  <p>sorry</p>");
+}
