@@ -10,7 +10,7 @@ use propylon_e2e::php::Php;
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::{Client, Engine, Origin, Scratch, binaries};
 
-/// Where the original is told to listen; the engine is given a port of its own in its place.
+/// Address at which the original would listen; the engine is given a port of its own in its place.
 const PLACE: &str = "127.0.0.1:18080";
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const BLOCKED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));

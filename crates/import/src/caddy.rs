@@ -86,7 +86,7 @@ struct Reader<'p> {
     count: usize,
     /// Changes of the block at hand.
     changes: Changes,
-    /// Where files of the block at hand are.
+    /// Folder of the files of the block at hand.
     root: Option<String>,
 }
 
@@ -313,7 +313,7 @@ impl Reader<'_> {
         let is_php = |each: &&Directive| each.name() == "php_fastcgi";
         let (php, rest): (Vec<&Directive>, Vec<&Directive>) = rest.partition(is_php);
         for each in php {
-            if !(is_alone || !has_files) || !self.php(sites, each, outer, has_files) {
+            if !is_alone && has_files || !self.php(sites, each, outer, has_files) {
                 self.directives(sites, std::iter::once(each), outer);
             }
         }

@@ -27,7 +27,7 @@ pub struct Guard {
     pub except: Vec<Term>,
     /// The answer.
     pub action: Action,
-    /// What is asked for in place of that answer, as changes of a route.
+    /// Proof that is asked for in place of that answer, as changes of a route.
     pub proof: Option<Changes>,
     /// Whether it is for all routes of a listener, so that it may stand at paths beside its route's own.
     pub is_whole: bool,

@@ -4,124 +4,16 @@ mod backend;
 mod change;
 mod frontend;
 mod guard;
+mod known;
 mod lines;
 mod rates;
 
 use backend::Backends;
-use change::is_change;
 use frontend::Frontend;
-use guard::is_guard;
-use lines::{Line, Section, sections};
-use rates::{is_tracking, tables};
+use known::{NEEDLESS, PAGES, UNKNOWN};
+use lines::{Line, Section, sections, tables};
 
 use crate::plan::{Note, Plan};
-
-/// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
-const NEEDLESS: &[&str] = &[
-    "log",
-    "chroot",
-    "user",
-    "group",
-    "daemon",
-    "stats",
-    "pidfile",
-    "ca-base",
-    "crt-base",
-    "ssl-default-bind-options",
-    "ssl-default-bind-ciphersuites",
-    "ssl-default-server-options",
-    "ssl-default-server-ciphers",
-    "tune.ssl.default-dh-param",
-    "ssl-default-server-ciphersuites",
-    "ssl-dh-param-file",
-    "log-format",
-    "log-tag",
-    "log-send-hostname",
-    "unique-id-format",
-    "unique-id-header",
-    "master-worker",
-    "insecure-fork-wanted",
-    "hard-stop-after",
-    "cpu-map",
-    "nbproc",
-    "maxconn",
-    "description",
-    "default-server",
-    "load-server-state-from-file",
-    "server-state-file",
-    "nbthread",
-    "mode",
-    "timeout",
-    "retries",
-    "balance",
-    "acl",
-    "bind",
-    "server",
-    "default_backend",
-    "use_backend",
-    "cookie",
-    "http-check",
-    "id",
-    "monitor-uri",
-    "redirect",
-    "option",
-    "tcp-check",
-    "hash-type",
-    "capture",
-    "fullconn",
-    "retry-on",
-    "no",
-    "hash-balance-factor",
-    "errorfile",
-    "http-error",
-    "source",
-    "use-fcgi-app",
-    "lua-load",
-    "maxsslconn",
-    "maxconnrate",
-    "maxsslrate",
-    "spread-checks",
-    "localpeer",
-    "node",
-    "tcp-request",
-    "http-request",
-    "http-response",
-    "compression",
-];
-const NEEDLESS_OPTIONS: &[&str] = &[
-    "httplog",
-    "tcplog",
-    "dontlognull",
-    "dontlog-normal",
-    "http-server-close",
-    "http-keep-alive",
-    "httpclose",
-    "redispatch",
-    "forwardfor",
-    "tcp-smart-accept",
-    "tcp-smart-connect",
-    "tcpka",
-    "clitcpka",
-    "srvtcpka",
-    "splice-auto",
-    "abortonclose",
-    "http-ignore-probes",
-    "logasap",
-    "log-health-checks",
-    "log-separate-errors",
-    "prefer-last-server",
-    "contstats",
-    "nolinger",
-    "allbackups",
-    "httpchk",
-    "tcp-check",
-    "ssl-hello-chk",
-    "http-buffer-request",
-    "http-use-htx",
-    "socket-stats",
-    "accept-invalid-http-request",
-    "http-pretend-keepalive",
-];
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let sections = sections(text)?;
@@ -197,33 +89,4 @@ fn global(section: &Section, plan: &mut Plan) {
         }
     }
     plan.process.retain(|(_, value)| value.parse::<u32>().is_ok_and(|number| number > 0));
-}
-
-const UNKNOWN: &str = "it is not known to this command: see whether it matters";
-const PAGES: &str = "its file has a head in front of the page: have the page alone in a file, and write `error_pages = { \"503\" = \"FILE.html\" }` in the listener or in its routes";
-const RATES: &str = "rates are not carried over: write `limit = { rate = ... }` in its routes";
-
-/// Rules about requests and responses that have no counterpart, and lines that need none.
-fn request_rule(plan: &mut Plan, line: &Line) {
-    if is_guard(line) || line.word(1) == "allow" || line.text() == "filter compression" {
-        return;
-    }
-    match (line.word(0), line.word(1)) {
-        _ if is_change(line) || is_tracking(line) => {}
-        ("http-response" | "http-after-response" | "rspadd" | "rspidel", _) => {
-            plan.note(line.number, line.text(), "write what becomes of it as `response` of its routes");
-        }
-        ("tcp-request", "connection") => {
-            plan.note(line.number, line.text(), RATES);
-        }
-        ("http-request" | "tcp-request", _) => {
-            plan.note(line.number, line.text(), "this rule has no counterpart: see whether a route with `match` does")
-        }
-        ("option", option) if NEEDLESS_OPTIONS.contains(&option) => {}
-        ("option", _) => {
-            plan.note(line.number, line.text(), "this option is not known to this command: see whether it matters")
-        }
-        (word, _) if NEEDLESS.contains(&word) => {}
-        _ => plan.note(line.number, line.text(), UNKNOWN),
-    }
 }

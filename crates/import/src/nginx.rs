@@ -3,6 +3,7 @@
 mod access;
 mod fields;
 mod limits;
+mod reader;
 mod servers;
 mod stream;
 mod subrequests;
@@ -12,12 +13,13 @@ use std::collections::BTreeMap;
 use access::{Access, guards};
 use fields::unescaped;
 use limits::Zones;
+use reader::{Listen, Place, Reader, bind, location_path, upstreams};
 use stream::stream;
 use subrequests::is_beside;
 
 use crate::changes::Changes;
 use crate::plan::{Action, Certificate, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
-use crate::words::{Directive, End, directives, duration, with_port};
+use crate::words::{Directive, End, directives, duration};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
 const NEEDLESS: &[&str] = &[
@@ -211,24 +213,6 @@ fn workers(directive: &Directive, plan: &mut Plan) {
     if directive.word(1).parse::<u16>().is_ok_and(|count| count > 0) {
         plan.process.push(("workers".into(), directive.word(1).to_owned()));
     }
-}
-
-struct Reader<'p> {
-    plan: &'p mut Plan,
-    upstreams: BTreeMap<String, Directive>,
-    zones: Zones,
-}
-
-fn upstreams(block: &Directive) -> BTreeMap<String, Directive> {
-    let all = block.inner().iter().filter(|each| each.name() == "upstream");
-    all.map(|each| (each.word(1).to_owned(), each.clone())).collect()
-}
-
-/// An address and port that a server listens on.
-struct Listen {
-    listener: String,
-    is_tls: bool,
-    is_default: bool,
 }
 
 /// Cure for servers of FastCGI whose address or root is not written down.
@@ -601,16 +585,6 @@ impl Reader<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Place<'p> {
-    http: &'p Directive,
-    server: &'p Directive,
-    listens: &'p [Listen],
-    hosts: &'p [Option<String>],
-    access: &'p Access,
-    changes: &'p Changes,
-}
-
 fn is_handled(name: &str) -> bool {
     [
         "proxy_pass",
@@ -646,29 +620,9 @@ fn host(name: &str) -> Option<String> {
     is_name.then_some(name)
 }
 
-fn bind(address: &str) -> String {
-    match address.parse::<u16>() {
-        Ok(port) => format!("0.0.0.0:{port}"),
-        Err(_) => with_port(&address.replace('*', "0.0.0.0").replace("localhost", "127.0.0.1"), "80"),
-    }
-}
-
 /// The prefix of a `^~` location in a server with patterns: these are not asked below it.
 fn guarding<'d>(server: &Directive, location: &'d Directive) -> Option<&'d str> {
     let is_pattern = |each: &Directive| each.name() == "location" && ["~", "~*"].contains(&each.word(1));
     let is_guarding = location.word(1) == "^~" && location.word(2).len() > 1 && server.inner().iter().any(is_pattern);
     is_guarding.then(|| location.word(2))
-}
-
-fn location_path(arguments: &[String]) -> Option<Path> {
-    match arguments {
-        [path] if path.starts_with('@') => None,
-        [path] | [_, path] if path.is_empty() => None,
-        [path] => Some(Path::Prefix(path.clone())),
-        [kind, path] if kind == "=" => Some(Path::Exact(path.clone())),
-        [kind, path] if kind == "^~" => Some(Path::Prefix(path.clone())),
-        [kind, pattern] if kind == "~" => Some(Path::Regex(pattern.clone())),
-        [kind, pattern] if kind == "~*" => Some(Path::Regex(format!("(?i){pattern}"))),
-        _ => None,
-    }
 }

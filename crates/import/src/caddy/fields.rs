@@ -1,4 +1,4 @@
-//! What Caddy changes of requests and responses, limits and compresses.
+//! Changes of requests and responses by Caddy, limits and compression.
 
 use super::Reader;
 use crate::changes::{Changes, Compress, Kind, Side, with_facts};

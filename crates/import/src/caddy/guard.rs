@@ -1,4 +1,4 @@
-//! What keeps requests out by Caddy, and what asks who they are from.
+//! Guards of Caddy: directives that keep requests out, and those that ask who they are from.
 
 use std::collections::BTreeMap;
 

@@ -83,7 +83,7 @@ impl Reader<'_> {
         Some(name)
     }
 
-    /// What requests have to prove by `forward_auth`; none where that is not carried over.
+    /// Proof that `forward_auth` asks for; none where that is not carried over.
     pub(super) fn asked(&mut self, each: &Directive) -> Option<Changes> {
         let from = if each.word(1).starts_with(['/', '@', '*']) { 2 } else { 1 };
         let is_own = |inner: &&Directive| ["uri", "copy_headers"].contains(&inner.name());
@@ -119,7 +119,7 @@ impl Reader<'_> {
         let Some(root) = root.filter(|root| root.starts_with('/') && !root.contains('{')) else { return false };
         let is_said = each.inner().iter().all(|inner| SETTINGS.contains(&inner.name()) && !inner.word(1).contains('{'));
         let is_everything = matched.iter().all(|one| one.path == Path::Prefix("/".into()) && one.conditions.is_empty());
-        let is_proxy = each.word(from) != "" && each.words[from..].iter().all(|word| !word.contains("://"));
+        let is_proxy = !each.word(from).is_empty() && each.words[from..].iter().all(|word| !word.contains("://"));
         if !is_said || !is_proxy || has_files && !is_everything || each.words.len() > from + 1 {
             return false;
         }

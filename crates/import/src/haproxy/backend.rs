@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::known::{PAGES, request_rule};
 use super::lines::{Line, Section, holding};
-use super::{PAGES, request_rule};
 use crate::plan::{Keys, Plan, Server, name_of, quoted};
 use crate::terms::argument;
 use crate::words::{duration, unix_socket, with_port};

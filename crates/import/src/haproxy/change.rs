@@ -1,7 +1,7 @@
 //! Lines of haproxy that change requests and responses, or compress these.
 
 use super::frontend::Frontend;
-use super::lines::{Line, holding};
+use super::lines::{Line, holding, is_change};
 use crate::changes::{Changes, Compress, Kind, Side, groups, whole, with_facts};
 use crate::plan::{Action, Route};
 
@@ -12,7 +12,7 @@ impl Frontend<'_> {
         self.change_all(&mut led);
     }
 
-    /// What is met with another attempt.
+    /// Failures that are met with another attempt.
     fn repeats(&mut self, line: &Line, changes: &mut Changes) {
         let retries = holding(self.section, self.defaults, &["retries"]);
         let attempts = retries.and_then(|line| line.word(1).parse::<u8>().ok()).unwrap_or(3).min(10);
@@ -119,29 +119,6 @@ impl Frontend<'_> {
                 self.plan.note(section.number, name, fix);
             }
         }
-    }
-}
-
-/// Whether a line changes requests or responses on their way.
-pub(super) fn is_change(line: &Line) -> bool {
-    const CHANGES: &[&str] = &[
-        "set-header",
-        "add-header",
-        "del-header",
-        "replace-header",
-        "replace-value",
-        "set-path",
-        "replace-path",
-        "replace-pathq",
-        "set-pathq",
-        "set-uri",
-        "replace-uri",
-        "set-query",
-    ];
-    match line.word(0) {
-        "http-request" | "http-response" | "http-after-response" => CHANGES.contains(&line.word(1)),
-        "compression" => true,
-        _ => false,
     }
 }
 

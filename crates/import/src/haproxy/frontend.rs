@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::change::is_change;
-use super::guard::is_guard;
-use super::lines::{Line, Section, holding};
-use super::rates::Tables;
-use super::{PAGES, RATES, request_rule};
+use super::known::{PAGES, RATES, request_rule};
+use super::lines::{Line, Section, Tables, holding, is_change, is_guard};
 use crate::changes::Changes;
 use crate::guards::Guard;
 use crate::plan::{ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, name_of, quoted, redirect, respond};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::frontend::Frontend;
-use super::lines::{Line, holding};
+use super::lines::{Line, holding, is_guard};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
 use crate::terms::Term;
@@ -15,12 +15,9 @@ impl Frontend<'_> {
         for line in self.defaults.iter().chain(&section.lines) {
             match (line.word(0), line.word(1)) {
                 ("http-request", "allow") => self.allow(line),
-                _ if is_guard(line) => {
-                    // A relay has no limits.
-                    if !is_http || !self.limited(line) {
-                        self.read_guard(line);
-                    }
-                }
+                // A relay has no limits.
+                _ if is_guard(line) && is_http && self.limited(line) => {}
+                _ if is_guard(line) => self.read_guard(line),
                 _ => {}
             }
         }
@@ -200,14 +197,3 @@ impl Frontend<'_> {
 
 /// Words for a guard that holds for more than it did.
 const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for, with `match`";
-
-/// Whether a line keeps requests out.
-pub(super) fn is_guard(line: &Line) -> bool {
-    // Relays by name take nothing but TLS.
-    let is_of_protocol = ["ssl_hello_type", "proto_http", "WAIT_END"].iter().any(|word| line.text().contains(word));
-    match (line.word(0), line.word(1)) {
-        ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
-        ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
-        _ => false,
-    }
-}

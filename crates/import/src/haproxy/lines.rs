@@ -1,5 +1,7 @@
 //! Lines of `haproxy.cfg`, and its sections.
 
+use std::collections::BTreeMap;
+
 use crate::plan::Note;
 
 /// A line of a section.
@@ -132,4 +134,51 @@ pub(super) fn holding<'l>(section: &'l Section, defaults: &'l [Line], words: &[&
     let is =
         |line: &&Line| words.iter().zip(&line.words).all(|(one, two)| one == two) && line.words.len() >= words.len();
     section.lines.iter().rfind(is).or_else(|| defaults.iter().rfind(is))
+}
+
+/// Tables of all sections, by the sections' names.
+pub(super) type Tables = BTreeMap<String, Line>;
+
+pub(super) fn tables(sections: &[Section]) -> Tables {
+    let table = |section: &Section| Some((section.name.clone(), section.of("stick-table").next()?.clone()));
+    sections.iter().filter_map(table).collect()
+}
+
+/// Whether a line changes requests or responses on their way.
+pub(super) fn is_change(line: &Line) -> bool {
+    const CHANGES: &[&str] = &[
+        "set-header",
+        "add-header",
+        "del-header",
+        "replace-header",
+        "replace-value",
+        "set-path",
+        "replace-path",
+        "replace-pathq",
+        "set-pathq",
+        "set-uri",
+        "replace-uri",
+        "set-query",
+    ];
+    match line.word(0) {
+        "http-request" | "http-response" | "http-after-response" => CHANGES.contains(&line.word(1)),
+        "compression" => true,
+        _ => false,
+    }
+}
+
+/// Whether a line keeps requests out.
+pub(super) fn is_guard(line: &Line) -> bool {
+    // Relays by name take nothing but TLS.
+    let is_of_protocol = ["ssl_hello_type", "proto_http", "WAIT_END"].iter().any(|word| line.text().contains(word));
+    match (line.word(0), line.word(1)) {
+        ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
+        ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
+        _ => false,
+    }
+}
+
+/// Whether a line only says what is counted: nothing comes of it but by a rule that compares.
+pub(super) fn is_tracking(line: &Line) -> bool {
+    line.word(0) == "stick-table" || line.words.iter().any(|word| word.starts_with("track-sc"))
 }

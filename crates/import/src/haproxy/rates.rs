@@ -1,22 +1,12 @@
 //! Rates and lists of haproxy, as limits of routes: tables of clients, and rules that keep out who is in them.
 
-use std::collections::BTreeMap;
-
 use super::frontend::Frontend;
-use super::lines::{Line, Section};
+use super::lines::Line;
 use crate::changes::Changes;
 use crate::plan::{Action, Route, name_of, quoted};
 use crate::terms::argument;
 
-/// Tables of all sections, by the sections' names.
-pub(super) type Tables = BTreeMap<String, Line>;
-
-pub(super) fn tables(sections: &[Section]) -> Tables {
-    let table = |section: &Section| Some((section.name.clone(), section.of("stick-table").next()?.clone()));
-    sections.iter().filter_map(table).collect()
-}
-
-/// What a rule compares: `sc_http_req_rate(0) gt 20`.
+/// Comparison of a rule: `sc_http_req_rate(0) gt 20`.
 struct Test {
     counter: String,
     /// Number of the counter that is tracked; none of what is looked up by the client's address.
@@ -63,7 +53,7 @@ impl Frontend<'_> {
             return false;
         }
         self.limits.push(table);
-        // Whom an `allow` has let past the rule is asked as well.
+        // Clients that an `allow` has let past the rule are asked as well.
         const ALL: &str = "it is a `limit` of its routes now, for those as well that an `allow` before it lets in";
         if let Some(differs) = differs.or_else(|| (!self.allowed.is_empty()).then(|| ALL.to_owned())) {
             self.plan.note(line.number, line.text(), differs);
@@ -141,7 +131,7 @@ impl Frontend<'_> {
         Some((format!("{{ {what}, key = {key}, name = {name} }}"), Some(format!("{differs}{rest}"))))
     }
 
-    /// What a counter is of, and the table that it is in if another section has that; none where only some are
+    /// Key that a counter is of, and the table that it is in if another section has that; none where only some are
     /// tracked, or by what is no key.
     fn tracked(&self, place: &str) -> Option<(String, Option<String>)> {
         let word = format!("track-sc{place}");
@@ -172,11 +162,6 @@ impl Frontend<'_> {
             }
         }
     }
-}
-
-/// Whether a line only says what is counted: nothing comes of it but by a rule that compares.
-pub(super) fn is_tracking(line: &Line) -> bool {
-    line.word(0) == "stick-table" || line.words.iter().any(|word| word.starts_with("track-sc"))
 }
 
 fn period(text: &str) -> Option<u64> {

@@ -1,6 +1,6 @@
-//! Who may come in by nginx: addresses, methods, passwords.
+//! Access by nginx: addresses, methods, passwords.
 
-use super::Reader;
+use super::reader::Reader;
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
 use crate::words::Directive;

@@ -1,7 +1,6 @@
-//! What nginx changes of requests and responses, limits and compresses.
+//! Changes of requests and responses by nginx, limits and compression.
 
-use super::Reader;
-use super::location_path;
+use super::reader::{Reader, location_path};
 use super::servers::target_parts;
 use super::subrequests::told;
 use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
@@ -100,7 +99,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What is met with another attempt.
+    /// Failures that are met with another attempt.
     fn repeats(&mut self, blocks: &[&Directive], changes: &mut Changes) {
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
         let Some(each) = find("proxy_next_upstream") else { return };

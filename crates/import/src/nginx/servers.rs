@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::fields::value;
-use super::{Place, Reader};
+use super::reader::{Place, Reader};
 use crate::plan::{Action, Keys, Server, name_of, quoted};
 use crate::words::{Directive, duration, unix_socket, with_port};
 use crate::write::key_text;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{bind, upstreams};
+use super::reader::{bind, upstreams};
 use crate::changes::Changes;
 use crate::plan::{Action, Keys, Path, Plan, Route, Server, name_of, quoted};
 use crate::words::Directive;

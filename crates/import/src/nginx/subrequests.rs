@@ -2,8 +2,8 @@
 
 use super::access::guards;
 use super::fields::is_own;
+use super::reader::{Place, Reader};
 use super::servers::target_parts;
-use super::{Place, Reader};
 use crate::changes::Changes;
 use crate::plan::Action;
 use crate::words::Directive;

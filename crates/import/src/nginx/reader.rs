@@ -1,0 +1,57 @@
+//! State of a reader of nginx, and where its routes are made.
+
+use std::collections::BTreeMap;
+
+use super::access::Access;
+use super::limits::Zones;
+use crate::changes::Changes;
+use crate::plan::{Path, Plan};
+use crate::words::{Directive, with_port};
+
+pub(super) struct Reader<'p> {
+    pub(super) plan: &'p mut Plan,
+    pub(super) upstreams: BTreeMap<String, Directive>,
+    pub(super) zones: Zones,
+}
+
+pub(super) fn upstreams(block: &Directive) -> BTreeMap<String, Directive> {
+    let all = block.inner().iter().filter(|each| each.name() == "upstream");
+    all.map(|each| (each.word(1).to_owned(), each.clone())).collect()
+}
+
+/// An address and port that a server listens on.
+pub(super) struct Listen {
+    pub(super) listener: String,
+    pub(super) is_tls: bool,
+    pub(super) is_default: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Place<'p> {
+    pub(super) http: &'p Directive,
+    pub(super) server: &'p Directive,
+    pub(super) listens: &'p [Listen],
+    pub(super) hosts: &'p [Option<String>],
+    pub(super) access: &'p Access,
+    pub(super) changes: &'p Changes,
+}
+
+pub(super) fn bind(address: &str) -> String {
+    match address.parse::<u16>() {
+        Ok(port) => format!("0.0.0.0:{port}"),
+        Err(_) => with_port(&address.replace('*', "0.0.0.0").replace("localhost", "127.0.0.1"), "80"),
+    }
+}
+
+pub(super) fn location_path(arguments: &[String]) -> Option<Path> {
+    match arguments {
+        [path] if path.starts_with('@') => None,
+        [path] | [_, path] if path.is_empty() => None,
+        [path] => Some(Path::Prefix(path.clone())),
+        [kind, path] if kind == "=" => Some(Path::Exact(path.clone())),
+        [kind, path] if kind == "^~" => Some(Path::Prefix(path.clone())),
+        [kind, pattern] if kind == "~" => Some(Path::Regex(pattern.clone())),
+        [kind, pattern] if kind == "~*" => Some(Path::Regex(format!("(?i){pattern}"))),
+        _ => None,
+    }
+}
