@@ -142,6 +142,28 @@ fn what_the_client_names_in_its_greeting_may_differ_from_what_it_asks_for() {
 }
 
 #[test]
+fn a_request_is_followed_by_the_suite_and_the_group_of_its_connection() {
+    let scratch = Scratch::new();
+    let strong = "[[route]]\nhost = \"shop.test\"\npath = \"/api\"\n\
+                  match = { tls = { suite = \"ECDHE-RSA-AES256-GCM-SHA384\", group = \"P-384\" } }\nbackend = \"app\"\n";
+    let text = format!("{ROUTES}{strong}{}", Certificates::shared().profile());
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let ask = |facts: &[&str]| {
+        let facts = facts.iter().flat_map(|fact| ["--tls", fact]);
+        let arguments = ["explain", "-c", &path, "https://shop.test:8443/api"].into_iter().chain(facts);
+        propylon(&arguments.collect::<Vec<_>>())
+    };
+    let met = ask(&["suite=TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "group=secp384r1"]).text();
+    assert!(met.contains("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384") && met.contains("secp384r1"), "{met}");
+    assert!(!met.contains("is not as it asks"), "{met}");
+    let other = ask(&["suite=ECDHE-RSA-AES256-GCM-SHA384", "group=x25519"]).text();
+    assert!(other.contains("TLS: group is not as it asks"), "{other}");
+    let unknown = ask(&["suite=fast"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("there is no cipher suite named fast"), "{}", unknown.stderr);
+}
+
+#[test]
 fn where_all_are_sent_to_https_no_route_is_followed() {
     let scratch = Scratch::new();
     let text = format!("{ROUTES}{}", Certificates::shared().profile());

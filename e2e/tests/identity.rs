@@ -383,3 +383,46 @@ respond = {{ body = "plaintext" }}
     let mut plain = engine.client("plain");
     assert_eq!(plain.get("/tls").text(), "plaintext");
 }
+
+#[test]
+fn routes_go_by_cipher_suite_and_group_of_sessions_new_and_resumed() {
+    let route = |path: &str, tls: &str, body: &str| {
+        format!("[[route]]\npath = \"{path}\"\nmatch = {{ tls = {tls} }}\nrespond = {{ body = \"{body}\" }}\n")
+    };
+    let listener = |name: &str, more: &str| format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\n{more}\n");
+    let text = [
+        listener("web", "tls = \"public\""),
+        listener("plain", ""),
+        Certificates::shared().profile(),
+        "[[route]]\nrespond = { body = \"other \" }\n".to_owned(),
+        route("/suite", "{ suite = \"TLS_AES_256_GCM_SHA384\" }", "strong "),
+        route("/suite", "{ suite = \"ECDHE-ECDSA-AES128-GCM-SHA256\" }", "old "),
+        route("/suite", "{ suite = { regex = 'CHACHA20' } }", "mobile "),
+        route("/group", "{ group = \"P-384\" }", "p384 "),
+        route("/group", "{ group = { prefix = \"X25519ML\" } }", "quantum "),
+        route("/group", "{ group = { present = false }, suite = { prefix = \"TLS_ECDHE_\" } }", "resumed "),
+    ]
+    .concat();
+    let engine = Engine::start(&text);
+    let port = engine.address("web").port();
+    let ask = |path: &str, more: &[&str]| {
+        let url = format!("https://localhost:{port}{path}");
+        curl(&[more, &[&url, &url]].concat()).text()
+    };
+    let suite = |suite| ask("/suite", &["--tls13-ciphers", suite]);
+    assert_eq!(suite("TLS_AES_256_GCM_SHA384"), "strong strong ");
+    assert_eq!(suite("TLS_CHACHA20_POLY1305_SHA256"), "mobile mobile ");
+    assert_eq!(suite("TLS_AES_128_GCM_SHA256"), "other other ");
+    let old = ["--http1.1", "--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256", "--curves", "P-384"];
+    assert_eq!(ask("/suite", &old), "old old ");
+    assert_eq!(ask("/group", &old), "p384 p384 ");
+    // Two connections, the second of which resumes the session of the first: no keys are exchanged, and the suite is known.
+    let again = [&old[..], &["-H", "Connection: close"]].concat();
+    assert_eq!(ask("/group", &again), "p384 resumed ");
+    assert_eq!(ask("/suite", &again), "old old ");
+    assert_eq!(ask("/group", &["--http2", "--curves", "P-384"]), "p384 p384 ");
+    assert_eq!(ask("/group", &["--http2", "--curves", "P-256"]), "other other ");
+    let mut plain = engine.client("plain");
+    assert_eq!(plain.get("/group").text(), "other ");
+    assert_eq!(plain.get("/suite").text(), "other ");
+}

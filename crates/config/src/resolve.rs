@@ -12,9 +12,9 @@ use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
-    AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey,
-    Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Priority, Proof, Protocol, Redirect,
-    RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsProfile,
+    AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, FactCondition, Forwarded,
+    HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Priority, Proof,
+    Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsGroup, TlsProfile, TlsSuite,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -672,6 +672,10 @@ fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) 
         } else if asks_ja4 && profiles().all(|tls| !tls.ja4) {
             let fix = "add ja4 = true to the [tls.NAME] of its listener, or remove the condition";
             report.error(draft.span, never("fingerprints are not computed"), fix);
+        } else if let Some(thing) = asked.find_map(|condition| never_agreed(condition, profiles())) {
+            let what = never(&format!("its listeners agree on no {thing} that fits"));
+            let fix = "change `policy` of the [tls.NAME] of its listener, or remove the condition";
+            report.error(draft.span, what, fix);
         }
         let ports: Vec<u16> = reached(config, &draft.route)
             .flat_map(|(_, listener)| &listener.bind)
@@ -685,6 +689,26 @@ fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) 
             let what = never("no listener that it is for has one of its ports");
             report.error(draft.span, what, "write a port of `bind`, or remove `match.port`");
         }
+    }
+}
+
+/// What no profile ever agrees on with a client as the condition asks for it; none: one does.
+fn never_agreed<'c>(
+    condition: &FactCondition<TlsFact>,
+    mut profiles: impl Iterator<Item = &'c TlsProfile>,
+) -> Option<&'static str> {
+    let FactCondition { fact, test } = condition;
+    let suite = |tls: &TlsProfile| {
+        let mut suites = TlsSuite::ALL.iter().map(|(_, suite)| *suite);
+        suites.any(|suite| tls.policy.allows_suite(suite) && test.fits(suite.name()))
+    };
+    let group = |tls: &TlsProfile| {
+        TlsGroup::ALL.into_iter().any(|group| tls.policy.allows_group(group) && test.fits(group.name()))
+    };
+    match fact {
+        TlsFact::Suite => (!profiles.any(suite)).then_some("cipher suite"),
+        TlsFact::Group => (!profiles.any(group)).then_some("group"),
+        TlsFact::Version | TlsFact::ServerName | TlsFact::Alpn | TlsFact::Ja4 => None,
     }
 }
 

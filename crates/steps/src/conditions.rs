@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use propylon_config::{
     ClientFact, Forwarded, GrpcCondition, Listener, Network, PathPattern, Route, TextCondition, TextTest, TlsFact,
-    pattern,
+    TlsGroup, TlsSuite, pattern,
 };
 use propylon_http::h1::{Fields, Method, Name, RequestHead, cookies, is_same_or_lookalike};
 use propylon_policy::route::Rank;
@@ -35,6 +35,9 @@ pub struct Connection<'a> {
     pub alpn: Option<&'a str>,
     pub server_name: Option<&'a str>,
     pub ja4: Option<&'a str>,
+    /// Cipher suite and group, as configurations name them; no group of a resumed session of TLS 1.2.
+    pub suite: Option<TlsSuite>,
+    pub group: Option<TlsGroup>,
     pub identity: Option<&'a Identity>,
 }
 
@@ -45,6 +48,8 @@ impl Connection<'_> {
             TlsFact::Alpn => self.alpn,
             TlsFact::ServerName => self.server_name,
             TlsFact::Ja4 => self.ja4,
+            TlsFact::Suite => self.suite.map(TlsSuite::name),
+            TlsFact::Group => self.group.map(TlsGroup::name),
         }
     }
 }
@@ -483,6 +488,8 @@ mod tests {
             alpn: Some("h2"),
             server_name: Some("app.example"),
             ja4: Some("t13d"),
+            suite: TlsSuite::named("TLS_AES_128_GCM_SHA256"),
+            group: TlsGroup::named("x25519"),
             identity: Some(&identity),
         };
         let tls = "bind = \"127.0.0.1:0\"\ntls = \"t\"\n[tls.t]\ncertificates = [\"c.pem\"]\nja4 = true\nclient_auth = { ca = \"ca.pem\", mode = \"optional\" }\n";
@@ -496,6 +503,11 @@ mod tests {
             ("tls = { version = \"TLSv1.3\", server_name = \"app.example\", alpn = \"h2\" }", ""),
             ("tls = { version = \"TLSv1.2\" }", "TLS: version is not as it asks"),
             ("tls = { ja4 = { prefix = \"t13d\" } }", ""),
+            ("tls = { suite = \"tls_aes_128_gcm_sha256\", group = \"X25519\" }", ""),
+            ("tls = { suite = { prefix = \"TLS_AES_\" }, group = { regex = '25519' } }", ""),
+            ("tls = { suite = { regex = 'CHACHA20' } }", "TLS: suite is not as it asks"),
+            ("tls = { group = \"P-256\" }", "TLS: group is not as it asks"),
+            ("tls = { group = { present = false } }", "TLS: group is not as it asks"),
             ("port = [80, 8443]", ""),
             ("port = 80", "the client connects to port 8443"),
         ];

@@ -3,6 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::Network;
+use crate::pattern;
 
 /// Conditions of a route: all of them hold, or the route does not match. Empty lists are no conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -82,15 +83,21 @@ pub enum TlsFact {
     Alpn,
     /// JA4 fingerprint.
     Ja4,
+    /// Cipher suite, by IANA's name.
+    Suite,
+    /// Group in which keys were exchanged, by IANA's name. Absent from a resumed session of TLS 1.2.
+    Group,
 }
 
 impl TlsFact {
     /// The facts by their names.
-    pub const ALL: [(&str, TlsFact); 4] = [
+    pub const ALL: [(&str, TlsFact); 6] = [
         ("version", TlsFact::Version),
         ("server_name", TlsFact::ServerName),
         ("alpn", TlsFact::Alpn),
         ("ja4", TlsFact::Ja4),
+        ("suite", TlsFact::Suite),
+        ("group", TlsFact::Group),
     ];
 }
 
@@ -127,6 +134,19 @@ pub enum TextTest {
     Prefix(String),
     /// A text in which the pattern is found (syntax of the crate `regex`); `^` and `$` tie it to the whole.
     Regex(String),
+}
+
+impl TextTest {
+    /// Whether a text that is there is as asked. For what is asked once: patterns are compiled for each text.
+    pub(crate) fn fits(&self, text: &str) -> bool {
+        match self {
+            TextTest::Present => true,
+            TextTest::Absent => false,
+            TextTest::Exact(asked) => asked == text,
+            TextTest::Prefix(start) => text.starts_with(start.as_str()),
+            TextTest::Regex(asked) => pattern::compile(asked).is_ok_and(|regex| regex.is_match(text.as_bytes())),
+        }
+    }
 }
 
 impl Conditions {

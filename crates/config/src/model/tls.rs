@@ -240,6 +240,25 @@ pub enum TlsCipher {
 
 shown::serialize_by_name!(TlsVersion, TlsSuite, TlsGroup, KeyType);
 
+impl TlsPolicy {
+    /// Whether sessions with this suite can come about.
+    pub fn allows_suite(&self, suite: TlsSuite) -> bool {
+        match self {
+            TlsPolicy::Modern => suite.version() == TlsVersion::Tls13,
+            TlsPolicy::Intermediate => true,
+            TlsPolicy::Custom(own) => own.suites.contains(&suite) && own.versions.contains(&suite.version()),
+        }
+    }
+
+    /// Whether keys can be exchanged in this group.
+    pub fn allows_group(&self, group: TlsGroup) -> bool {
+        match self {
+            TlsPolicy::Modern | TlsPolicy::Intermediate => true,
+            TlsPolicy::Custom(own) => own.groups.contains(&group),
+        }
+    }
+}
+
 impl TlsVersion {
     /// Name of the version in the configuration.
     pub fn name(self) -> &'static str {
@@ -251,6 +270,33 @@ impl TlsVersion {
 }
 
 impl TlsSuite {
+    /// Every suite there is, in the order of its cost, with OpenSSL's name where that differs from IANA's.
+    pub const ALL: &'static [(&'static str, TlsSuite)] = &[
+        ("", TlsSuite::Tls13(TlsCipher::Aes128Gcm)),
+        ("", TlsSuite::Tls13(TlsCipher::Aes256Gcm)),
+        ("", TlsSuite::Tls13(TlsCipher::Chacha20Poly1305)),
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", TlsSuite::Ecdsa(TlsCipher::Aes128Gcm)),
+        ("ECDHE-ECDSA-AES256-GCM-SHA384", TlsSuite::Ecdsa(TlsCipher::Aes256Gcm)),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305", TlsSuite::Ecdsa(TlsCipher::Chacha20Poly1305)),
+        ("ECDHE-RSA-AES128-GCM-SHA256", TlsSuite::Rsa(TlsCipher::Aes128Gcm)),
+        ("ECDHE-RSA-AES256-GCM-SHA384", TlsSuite::Rsa(TlsCipher::Aes256Gcm)),
+        ("ECDHE-RSA-CHACHA20-POLY1305", TlsSuite::Rsa(TlsCipher::Chacha20Poly1305)),
+    ];
+
+    /// The suite that IANA or OpenSSL calls so, in any case.
+    pub fn named(name: &str) -> Option<TlsSuite> {
+        let is = |ours: &str| !ours.is_empty() && ours.eq_ignore_ascii_case(name);
+        TlsSuite::ALL.iter().find(|(openssl, suite)| is(suite.name()) || is(openssl)).map(|(_, suite)| *suite)
+    }
+
+    /// Version of TLS that the suite is of.
+    pub fn version(self) -> TlsVersion {
+        match self {
+            TlsSuite::Tls13(_) => TlsVersion::Tls13,
+            TlsSuite::Ecdsa(_) | TlsSuite::Rsa(_) => TlsVersion::Tls12,
+        }
+    }
+
     /// IANA's name of the suite.
     pub fn name(self) -> &'static str {
         use TlsCipher::*;
@@ -282,6 +328,24 @@ pub enum TlsGroup {
 }
 
 impl TlsGroup {
+    /// Groups by the names of IANA, OpenSSL and NIST; the first of each is the one shown.
+    pub(crate) const NAMES: &'static [(&'static str, TlsGroup)] = &[
+        ("X25519MLKEM768", TlsGroup::X25519MlKem768),
+        ("x25519", TlsGroup::X25519),
+        ("X25519", TlsGroup::X25519),
+        ("secp256r1", TlsGroup::P256),
+        ("prime256v1", TlsGroup::P256),
+        ("P-256", TlsGroup::P256),
+        ("secp384r1", TlsGroup::P384),
+        ("P-384", TlsGroup::P384),
+    ];
+    pub(crate) const ALL: [TlsGroup; 4] = [TlsGroup::X25519MlKem768, TlsGroup::X25519, TlsGroup::P256, TlsGroup::P384];
+
+    /// The group that IANA, OpenSSL or NIST calls so, in any case.
+    pub fn named(name: &str) -> Option<TlsGroup> {
+        TlsGroup::NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, group)| *group)
+    }
+
     /// IANA's name of the group.
     pub fn name(self) -> &'static str {
         match self {

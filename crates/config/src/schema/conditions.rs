@@ -1,8 +1,10 @@
 //! `match` of `[[route]]`: conditions on what a request is beside its listener, host and path.
 
+use super::suites;
 use crate::describe::Form;
 use crate::model::{ClientFact, Conditions, FactCondition, GrpcCondition, Network, TextCondition, TextTest, TlsFact};
 use crate::report::Report;
+use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
 use crate::wording::shown;
@@ -24,8 +26,13 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     let query = texts(&mut section, "query", any_name);
     let cookie = texts(&mut section, "cookie", token);
     let source = networks(&mut section, "source");
-    let client = section.table("client").map(|section| facts(section, &ClientFact::ALL)).unwrap_or_default();
-    let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL)).unwrap_or_default();
+    let client = section
+        .table("client")
+        .map(|section| facts(section, &ClientFact::ALL, |_, _, test| Some(test)))
+        .unwrap_or_default();
+    let report = section.report;
+    let of_tls = |fact, span, test| suites::condition(report, fact, span, test);
+    let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL, of_tls)).unwrap_or_default();
     let grpc = section.table("grpc").and_then(grpc);
     let port = ports(&mut section);
     let conditions = Conditions { method, header, query, cookie, source, client, tls, grpc, port };
@@ -72,12 +79,17 @@ pub(super) fn networks(section: &mut Section<'_, '_>, key: &'static str) -> Vec<
     networks
 }
 
-/// Conditions on facts, each of which is a key.
-fn facts<F: Copy>(mut section: Section<'_, '_>, all: &[(&'static str, F)]) -> Vec<FactCondition<F>> {
+/// Conditions on facts, each of which is a key. `known` gives a condition as the fact's texts are written.
+fn facts<F: Copy>(
+    mut section: Section<'_, '_>,
+    all: &[(&'static str, F)],
+    known: impl Fn(F, Span, TextTest) -> Option<TextTest>,
+) -> Vec<FactCondition<F>> {
     let report = section.report;
     let conditions = all.iter().filter_map(|(name, fact)| {
         let entry = section.forms(name, &[Form::String, Form::Table])?;
-        Some(FactCondition { fact: *fact, test: test(report, name, &entry.node)? })
+        let test = test(report, name, &entry.node)?;
+        Some(FactCondition { fact: *fact, test: known(*fact, entry.node.span, test)? })
     });
     let conditions: Vec<_> = conditions.collect();
     let (span, errors) = (section.span, report.errors());

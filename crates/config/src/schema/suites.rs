@@ -1,7 +1,7 @@
 //! `policy` of `[tls.NAME]`: which versions, cipher suites and groups are offered, and why some never are.
 
 use crate::describe::Form;
-use crate::model::{CustomPolicy, TlsCipher, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
+use crate::model::{CustomPolicy, TextTest, TlsFact, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -9,31 +9,6 @@ use crate::walk::{Found, Section, choice, mismatch, string, words};
 use crate::wording::{one_of, shown};
 
 const POLICY_FORM: &str = "\"modern\", \"intermediate\" or { versions = [...], suites = [...], groups = [...] }";
-
-/// Every suite there is, in the order of its cost, with OpenSSL's name where that differs from IANA's.
-const SUITES: &[(&str, TlsSuite)] = &[
-    ("", TlsSuite::Tls13(TlsCipher::Aes128Gcm)),
-    ("", TlsSuite::Tls13(TlsCipher::Aes256Gcm)),
-    ("", TlsSuite::Tls13(TlsCipher::Chacha20Poly1305)),
-    ("ECDHE-ECDSA-AES128-GCM-SHA256", TlsSuite::Ecdsa(TlsCipher::Aes128Gcm)),
-    ("ECDHE-ECDSA-AES256-GCM-SHA384", TlsSuite::Ecdsa(TlsCipher::Aes256Gcm)),
-    ("ECDHE-ECDSA-CHACHA20-POLY1305", TlsSuite::Ecdsa(TlsCipher::Chacha20Poly1305)),
-    ("ECDHE-RSA-AES128-GCM-SHA256", TlsSuite::Rsa(TlsCipher::Aes128Gcm)),
-    ("ECDHE-RSA-AES256-GCM-SHA384", TlsSuite::Rsa(TlsCipher::Aes256Gcm)),
-    ("ECDHE-RSA-CHACHA20-POLY1305", TlsSuite::Rsa(TlsCipher::Chacha20Poly1305)),
-];
-
-/// Groups by the names of IANA, OpenSSL and NIST; the first of each is the one shown.
-const GROUPS: &[(&str, TlsGroup)] = &[
-    ("X25519MLKEM768", TlsGroup::X25519MlKem768),
-    ("x25519", TlsGroup::X25519),
-    ("X25519", TlsGroup::X25519),
-    ("secp256r1", TlsGroup::P256),
-    ("prime256v1", TlsGroup::P256),
-    ("P-256", TlsGroup::P256),
-    ("secp384r1", TlsGroup::P384),
-    ("P-384", TlsGroup::P384),
-];
 
 const VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
 
@@ -62,15 +37,15 @@ fn custom(report: &Report<'_>, mut section: Section<'_, '_>) -> Option<CustomPol
     let versions = section
         .list("versions", &[Form::Words(&VERSIONS.map(TlsVersion::name)), Form::String])
         .map(|list| each(report, "versions", list, version));
-    let names: Vec<&str> = SUITES.iter().map(|(_, suite)| suite.name()).collect();
+    let names: Vec<&str> = TlsSuite::ALL.iter().map(|(_, suite)| suite.name()).collect();
     let suites =
         section.list("suites", &[Form::Words(&names), Form::String]).map(|list| each(report, "suites", list, suite));
-    let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = TlsGroup::NAMES.iter().map(|(name, _)| *name).collect();
     let groups =
         section.list("groups", &[Form::Words(&names), Form::String]).map(|list| each(report, "groups", list, group));
     section.close();
-    let all_suites = || SUITES.iter().map(|(_, suite)| *suite).collect::<Vec<_>>();
-    let all_groups = || vec![TlsGroup::X25519MlKem768, TlsGroup::X25519, TlsGroup::P256, TlsGroup::P384];
+    let all_suites = || TlsSuite::ALL.iter().map(|(_, suite)| *suite).collect::<Vec<_>>();
+    let all_groups = || TlsGroup::ALL.to_vec();
     let policy = CustomPolicy {
         versions: versions.unwrap_or_else(|| vec![TlsVersion::Tls12, TlsVersion::Tls13]),
         suites: suites.clone().unwrap_or_else(all_suites),
@@ -86,11 +61,34 @@ fn custom(report: &Report<'_>, mut section: Section<'_, '_>) -> Option<CustomPol
     Some(policy)
 }
 
+/// A condition on a fact of TLS, with names of suites and groups as sessions have them. There are few of these, so
+/// that one which no session could meet is an error.
+pub(super) fn condition(report: &Report<'_>, fact: TlsFact, span: Span, test: TextTest) -> Option<TextTest> {
+    let (thing, names): (_, Vec<&str>) = match fact {
+        TlsFact::Suite => ("cipher suite", TlsSuite::ALL.iter().map(|(_, suite)| suite.name()).collect()),
+        TlsFact::Group => ("group", TlsGroup::ALL.iter().map(|group| group.name()).collect()),
+        TlsFact::Version | TlsFact::ServerName | TlsFact::Alpn | TlsFact::Ja4 => return Some(test),
+    };
+    if let TextTest::Exact(text) = &test {
+        let found = Found { value: text.as_str(), span };
+        let name = match fact {
+            TlsFact::Suite => suite(report, found)?.name(),
+            _ => group(report, found)?.name(),
+        };
+        return Some(TextTest::Exact(name.to_string()));
+    }
+    if test != TextTest::Absent && !names.iter().any(|name| test.fits(name)) {
+        report.error(span, format!("there is no {thing} that fits"), format!("names are {}", one_of(names)));
+        return None;
+    }
+    Some(test)
+}
+
 /// Every version must be possible with the suites and groups.
 fn fit(report: &Report<'_>, span: Span, policy: &CustomPolicy) {
     for version in &policy.versions {
         let name = version.name();
-        if !policy.suites.iter().any(|suite| version_of(*suite) == *version) {
+        if !policy.suites.iter().any(|suite| suite.version() == *version) {
             let fix = format!("add one, or remove \"{name}\" from `versions`");
             report.error(span, format!("`suites` has none for TLS {name}"), fix);
         }
@@ -105,17 +103,10 @@ fn fit(report: &Report<'_>, span: Span, policy: &CustomPolicy) {
 /// A suite that no version uses is a slip.
 fn idle(report: &Report<'_>, span: Span, policy: &CustomPolicy) {
     for suite in &policy.suites {
-        if !policy.versions.contains(&version_of(*suite)) {
+        if !policy.versions.contains(&suite.version()) {
             let what = format!("{} is of a version that `versions` does not have", suite.name());
             report.warning(span, what, "remove it, or add the version");
         }
-    }
-}
-
-fn version_of(suite: TlsSuite) -> TlsVersion {
-    match suite {
-        TlsSuite::Tls13(_) => TlsVersion::Tls13,
-        TlsSuite::Ecdsa(_) | TlsSuite::Rsa(_) => TlsVersion::Tls12,
     }
 }
 
@@ -161,16 +152,16 @@ fn version(report: &Report<'_>, found: Found<&str>) -> Option<TlsVersion> {
 
 fn suite(report: &Report<'_>, found: Found<&str>) -> Option<TlsSuite> {
     let name = found.value;
-    let is = |ours: &str| !ours.is_empty() && ours.eq_ignore_ascii_case(name);
-    if let Some((_, suite)) = SUITES.iter().find(|(openssl, suite)| is(suite.name()) || is(openssl)) {
-        return Some(*suite);
+    if let Some(suite) = TlsSuite::named(name) {
+        return Some(suite);
     }
     if let Some(why) = refusal(name) {
         let what = format!("{} {why}; Propylon does not offer it", shown(name));
         report.error(found.span, what, "remove it");
         return None;
     }
-    let names = SUITES.iter().flat_map(|(openssl, suite)| [suite.name(), *openssl]).filter(|name| !name.is_empty());
+    let names =
+        TlsSuite::ALL.iter().flat_map(|(openssl, suite)| [suite.name(), *openssl]).filter(|name| !name.is_empty());
     let fix = match report.closest(name, names.clone()) {
         Some(close) => format!("did you mean \"{close}\"?"),
         None => format!("use {}", one_of(names)),
@@ -180,8 +171,8 @@ fn suite(report: &Report<'_>, found: Found<&str>) -> Option<TlsSuite> {
 }
 
 fn group(report: &Report<'_>, found: Found<&str>) -> Option<TlsGroup> {
-    if let Some((_, group)) = GROUPS.iter().find(|(name, _)| name.eq_ignore_ascii_case(found.value)) {
-        return Some(*group);
+    if let Some(group) = TlsGroup::named(found.value) {
+        return Some(group);
     }
     let lower = found.value.to_ascii_lowercase();
     let why = match lower.as_str() {
@@ -204,7 +195,7 @@ fn group(report: &Report<'_>, found: Found<&str>) -> Option<TlsGroup> {
         report.error(found.span, what, "remove it");
         return None;
     }
-    let names = ["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"];
+    let names = TlsGroup::ALL.map(TlsGroup::name);
     let fix = match report.closest(found.value, names) {
         Some(close) => format!("did you mean \"{close}\"?"),
         None => format!("use {}", one_of(names)),
@@ -369,7 +360,7 @@ mod tests {
 
     #[test]
     fn what_is_offered_or_means_nothing_has_no_reason_against_it() {
-        for (openssl, suite) in SUITES {
+        for (openssl, suite) in TlsSuite::ALL {
             assert_eq!((refusal(suite.name()), refusal(openssl)), (None, None), "{openssl}");
         }
         for name in [

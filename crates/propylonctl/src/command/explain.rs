@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use propylon_config::{
     Action, At, Auth, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
     Priority, Problem, Proof, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps,
-    TlsFact,
+    TlsFact, TlsGroup, TlsSuite,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -59,7 +59,8 @@ pub struct Arguments {
     /// sha256, san
     #[arg(long, value_name = "FACT=TEXT", value_parser = client_fact)]
     client: Vec<(ClientFact, String)>,
-    /// A fact of the client's TLS that is not as usual, as in version=TLSv1.2. Facts: version, alpn, ja4
+    /// A fact of the client's TLS that is not as usual, as in version=TLSv1.2. Facts: version, alpn, ja4,
+    /// suite, group
     #[arg(long, value_name = "FACT=TEXT", value_parser = tls_fact)]
     tls: Vec<(TlsFact, String)>,
     /// Print the answer as JSON on standard output
@@ -161,6 +162,8 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
                     alpn: fact(TlsFact::Alpn).filter(|_| asked.tls),
                     server_name: name.as_deref().filter(|_| asked.tls),
                     ja4: fact(TlsFact::Ja4).filter(|_| asked.tls),
+                    suite: fact(TlsFact::Suite).filter(|_| asked.tls).and_then(TlsSuite::named),
+                    group: fact(TlsFact::Group).filter(|_| asked.tls).and_then(TlsGroup::named),
                     identity: identity.as_ref().filter(|_| asked.tls),
                 },
             };
@@ -212,6 +215,8 @@ fn client_fact(text: &str) -> Result<(ClientFact, String), String> {
 fn tls_fact(text: &str) -> Result<(TlsFact, String), String> {
     fact(text, &TlsFact::ALL).and_then(|(fact, text)| match fact {
         TlsFact::ServerName => Err("the server name is given by --sni".to_owned()),
+        TlsFact::Suite if TlsSuite::named(&text).is_none() => Err(format!("there is no cipher suite named {text}")),
+        TlsFact::Group if TlsGroup::named(&text).is_none() => Err(format!("there is no group named {text}")),
         fact => Ok((fact, text)),
     })
 }

@@ -12,7 +12,7 @@ use propylon_http::fault::Fault;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ListenerMetrics, Wait};
 use propylon_steps::conditions;
-use propylon_tls::{ClientHelloInfo, Facts, Ja4};
+use propylon_tls::{ClientHelloInfo, Facts, Group, Ja4};
 
 use super::proxy_header;
 use crate::alpn::alpn_name;
@@ -76,6 +76,8 @@ impl ClientSide<'_> {
             alpn: facts.and_then(|facts| facts.alpn).map(alpn_name),
             server_name: hello.and_then(|hello| hello.server_name.as_deref()),
             ja4: hello.and_then(|hello| hello.ja4.as_deref()).map(Ja4::as_str),
+            suite: facts.map(|facts| facts.agreed),
+            group: facts.and_then(|facts| facts.group).map(Group::configured),
             identity: hello.and_then(|hello| hello.identity.as_deref()),
         };
         ClientSight { peer: self.peer(), connection }

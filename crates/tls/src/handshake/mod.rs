@@ -8,7 +8,7 @@ pub(crate) mod step;
 
 use std::sync::Arc;
 
-use propylon_config::ForwardIdentity;
+use propylon_config::{ForwardIdentity, TlsCipher, TlsSuite};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
@@ -20,6 +20,7 @@ use crate::hello::info::{ClientHelloInfo, Ja4Scanner};
 use crate::parking::{JobRouting, PendingKeyExchange};
 use crate::provider::captured::{self, CapturedSecrets};
 use crate::provider::facts::{Facts, Group, Resumption};
+use crate::provider::suite_of;
 use crate::records::failure::{Failure, FailureReason};
 use crate::records::protection::Protection;
 use crate::records::suite::{Suite, Version};
@@ -406,6 +407,7 @@ impl Handshake {
         Facts {
             version: Version::of(connection.protocol_version()),
             suite: suite.map_or(Suite::Aes128Gcm, Suite::of),
+            agreed: suite.map_or(TlsSuite::Tls13(TlsCipher::Aes128Gcm), suite_of),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
             certificate: if resumed { None } else { self.captured.certificate },
             resumption: Resumption {

@@ -1,6 +1,6 @@
 //! Parameters that a finished handshake agreed on, for logs and metrics.
 
-use propylon_config::KeyType;
+use propylon_config::{KeyType, TlsGroup, TlsSuite};
 use rustls::SignatureScheme;
 
 use crate::records::suite::{Suite, Version};
@@ -9,6 +9,8 @@ use crate::records::suite::{Suite, Version};
 pub struct Facts {
     pub version: Version,
     pub suite: Suite,
+    /// The whole suite, which a resumed session of TLS 1.2 has as well.
+    pub agreed: TlsSuite,
     /// Absent when a TLS 1.2 session was resumed: no keys were exchanged.
     pub group: Option<Group>,
     /// Type of the certificate that was served; absent when the session was resumed and none was.
@@ -93,6 +95,16 @@ impl Group {
             Group::X25519 => "X25519",
             Group::P256 => "P-256",
             Group::P384 => "P-384",
+        }
+    }
+
+    /// The group as configurations have it.
+    pub fn configured(self) -> TlsGroup {
+        match self {
+            Group::X25519MlKem768 => TlsGroup::X25519MlKem768,
+            Group::X25519 => TlsGroup::X25519,
+            Group::P256 => TlsGroup::P256,
+            Group::P384 => TlsGroup::P384,
         }
     }
 }

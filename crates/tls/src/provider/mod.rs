@@ -62,6 +62,13 @@ fn number(suite: TlsSuite) -> CipherSuite {
     }
 }
 
+/// The suite that was agreed on.
+pub(crate) fn suite_of(agreed: CipherSuite) -> TlsSuite {
+    let mut all = TlsSuite::ALL.iter().map(|(_, suite)| *suite);
+    // Nothing else is offered.
+    all.find(|suite| number(*suite) == agreed).unwrap_or(TlsSuite::Tls13(TlsCipher::Aes128Gcm))
+}
+
 /// Compares code points, so that any implementation of a group counts as that group.
 fn is_group(offered: &dyn SupportedKxGroup, group: TlsGroup) -> bool {
     use rustls::NamedGroup;
