@@ -255,7 +255,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Ends the server's work at once if the client has given up. A connection of HTTP/1 is looked at while its server
-    /// is waited for: at other times it is read or written.
+    /// or the time for more is waited for: at other times it is read or written.
     #[inline]
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let progress = &self.progress;
@@ -267,7 +267,7 @@ impl<'a> Transfer<'a> {
                     progress.core.buffers.release(&mut connection.inbox);
                 }
                 match progress.tunnel {
-                    _ if !progress.waits_for_server() => return Ok(()),
+                    _ if !progress.leaves_client_alone() => return Ok(()),
                     // The end of one way of a tunnel is no end of the other.
                     true => connection.stream.socket.poll_reset(context).map(|()| Fault::ClientReset),
                     false => connection.poll_gone(context),
@@ -330,7 +330,7 @@ impl<'a> Transfer<'a> {
                     server.stage(&progress.core, piece);
                 }
                 Piece::Later => {
-                    progress.limits.upload.clear();
+                    progress.limits.upload.wait_for(Side::Pace, &progress.core);
                     return Poll::Pending;
                 }
                 Piece::End(trailers) => {
@@ -740,6 +740,9 @@ fn open(
     server_stream: UpstreamStream,
 ) -> Result<Opened, Attempt> {
     let Parts { client, request, upload, .. } = parts;
+    if let Upload::Paced(paced) = &mut **upload {
+        paced.rewind();
+    }
     let core = Rc::clone(client.core());
     let mut scratch = core.scratch.borrow_mut();
     scratch.clear();

@@ -92,7 +92,7 @@ impl Upload {
         {
             let pacer = Pacer::new(per_second, throttle.after, timers);
             let upload = std::mem::replace(self, Upload::Whole(0));
-            *self = Upload::Paced(Box::new(Paced { upload, pacer, is_ended: false }));
+            *self = Upload::Paced(Box::new(Paced::new(upload, pacer)));
         }
     }
 

@@ -23,13 +23,15 @@ use super::body::Upload;
 use super::downstream::{Downstream, Head};
 use super::flow::HeldResponse;
 use super::grpc_web::WebCall;
+use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
-use super::throttle::Pacer;
+use super::throttle::{Pacer, cut};
 use super::upstream::Upstream;
 use super::upstream::part::Part;
 use super::{Ended, FIRST_FLIGHT_BYTES, Transfer};
 use crate::request::Request;
+use crate::services::Services;
 
 /// Bytes of a body that are encoded before others have their turn: a millisecond of work or so.
 const BYTES_PER_POLL_MAX: usize = 64 * 1024;
@@ -46,6 +48,8 @@ pub struct Compression {
     held: Option<Box<HeldResponse>>,
     /// Pace of a body that is not held; none: it goes as fast as both sides do.
     pacer: Option<Pacer>,
+    /// Part that has been read and is to wait for its time: of one buffer, at most.
+    early: Option<Part>,
     /// Coded bytes on their way.
     out: Vec<u8>,
     /// The head is to go out with what there is of the body.
@@ -156,13 +160,13 @@ impl Compression {
                         continue;
                     }
                     Poll::Pending => {
-                        progress.limits.download.clear();
+                        progress.limits.download.wait_for(Side::Pace, &progress.core);
                         return Poll::Pending;
                     }
                 },
             };
             let most = client.part_max().min(most);
-            let Poll::Ready(part) = server.poll_part(context, &progress.core, (room, most)) else {
+            let Poll::Ready(part) = self.poll_part(context, (server, &progress.core), (room, most)) else {
                 // Nothing that the server has sent is kept while the server is waited for.
                 if self.flush(client, progress)? || std::mem::take(&mut self.is_first_flight) {
                     continue;
@@ -183,6 +187,26 @@ impl Compression {
             }
             progress.down.note_long(length >= PIECE_BYTES && self.pacer.is_none());
         }
+    }
+
+    /// The next part. One that is slowed down has no more bytes than may go.
+    fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+        (server, core): (&mut Upstream, &Services),
+        (room, most): (usize, usize),
+    ) -> Poll<Result<Part, Stop>> {
+        let part = match self.early.take() {
+            Some(part) => part,
+            None => ready!(server.poll_part(context, core, (room, most)))?,
+        };
+        let Part { data: Some(mut data), end } = part else { return Poll::Ready(Ok(part)) };
+        if self.pacer.is_none() || data.len() <= most {
+            return Poll::Ready(Ok(Part { data: Some(data), end }));
+        }
+        let front = cut(&mut data, most);
+        self.early = Some(Part { data: Some(data), end });
+        Poll::Ready(Ok(Part { data: Some(front), end: None }))
     }
 
     /// Ready when another part may be read, or when the client has the last.
@@ -307,7 +331,17 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let as_is = Rewrite { encoding: None, weakens: false, varies: true };
     let (rewrite, lease) = plan.map_or((as_is, None), |plan| (plan.rewrite, plan.lease));
     let is_first_flight = !transfer.client.is_stream();
-    Some(Compression { rewrite, withholds, lease, held, pacer, out: Vec::new(), is_first_flight, is_ended: false })
+    Some(Compression {
+        rewrite,
+        withholds,
+        lease,
+        held,
+        pacer,
+        early: None,
+        out: Vec::new(),
+        is_first_flight,
+        is_ended: false,
+    })
 }
 
 /// Pace of the response's body. A tunnel has none.

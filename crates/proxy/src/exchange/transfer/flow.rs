@@ -17,7 +17,7 @@ use super::downstream::{Downstream, Resumption};
 use super::limits::{DirectionLimit, Side};
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
-use super::throttle::Pacer;
+use super::throttle::{Pacer, cut};
 use super::upstream::part::Part;
 use crate::bodies;
 use crate::client::side::ClientSide;
@@ -157,14 +157,7 @@ impl HeldResponse {
                 true => self.overflow.take().unwrap_or_default(),
             };
         }
-        let bytes = match self.front.len() > most {
-            true => {
-                let some = Buffer::exactly(&self.front.readable()[..most]);
-                self.front.consume(most);
-                some
-            }
-            false => std::mem::take(&mut self.front),
-        };
+        let bytes = cut(&mut self.front, most);
         if let Some(pacer) = &mut self.pacer {
             pacer.took(bytes.len());
         }
@@ -174,7 +167,7 @@ impl HeldResponse {
     /// Takes note of what is waited for, while the client gets nothing: the client, or nobody.
     fn note_wait(&self, limit: &mut DirectionLimit) {
         match self.is_early {
-            true => limit.clear(),
+            true => limit.wait_for(Side::Pace, &self.core),
             false => limit.wait_for(Side::Client, &self.core),
         }
     }
@@ -220,10 +213,11 @@ impl Rest {
         let mut downstream = Downstream::resumed(client.reborrow(), resumption);
         let mut outstanding = downstream.outstanding();
         let ended = poll_fn(|context| {
-            if let ClientSide::Http2(stream) = &mut downstream.client
-                && stream.poll_gone(context).is_ready()
+            // A connection shows its end where it is written to, which it is not before its time.
+            if (downstream.is_stream() || held.is_early)
+                && let Poll::Ready(why) = downstream.client.poll_gone(context)
             {
-                return Poll::Ready(Err(Stop::Client(Fault::ClientReset)));
+                return Poll::Ready(Err(Stop::Client(why)));
             }
             let counts = (&mut limit, &mut outstanding);
             let polled = poll_all(&mut held, context, &mut downstream, (request, counts));

@@ -272,8 +272,12 @@ impl Intake<'_> {
         };
         match piece? {
             Piece::Later => {
-                self.limit.clear();
-                return Ok(Poll::Pending);
+                self.limit.wait_for(Side::Pace, &core);
+                // Nobody reads what the client sends, so that its end would show late.
+                return match self.client.client.poll_gone(context) {
+                    Poll::Ready(why) => Err(Stop::Client(why)),
+                    Poll::Pending => Ok(Poll::Pending),
+                };
             }
             Piece::End(trailers) => self.trailers = Some(trailers),
             Piece::Data(mut piece) => {

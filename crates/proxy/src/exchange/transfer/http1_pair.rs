@@ -196,7 +196,7 @@ impl Http1Pair<'_, '_> {
         scratch.clear();
         match piece? {
             Piece::Later => {
-                progress.limits.upload.clear();
+                progress.limits.upload.wait_for(Side::Pace, &progress.core);
                 return Poll::Pending;
             }
             Piece::Data(mut data) => {

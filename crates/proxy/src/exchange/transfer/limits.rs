@@ -21,6 +21,8 @@ struct Waiting {
 pub enum Side {
     Client,
     Server,
+    /// Neither: a body that is slowed down waits for its time, which no limit is for.
+    Pace,
 }
 
 impl Waiting {
@@ -102,7 +104,8 @@ impl DirectionLimit {
 
     /// The moment at which the client's time is over, in milliseconds; `None` if it is.
     pub fn next_of_client(&self, now: u64) -> Option<u64> {
-        let due = self.waiting.map_or(u64::MAX, |waiting| waiting.since.saturating_add(self.remaining()));
+        let waiting = self.waiting.filter(|waiting| waiting.side == Side::Client);
+        let due = waiting.map_or(u64::MAX, |waiting| waiting.since.saturating_add(self.remaining()));
         (now < due).then_some(due)
     }
 
@@ -160,6 +163,7 @@ impl Limits {
         match side {
             Side::Client => (self.upload.remaining(), Wait::RequestBody, Stop::Client(Fault::ClientBodyTimeout)),
             Side::Server => (self.body, Wait::ServerBody, server_fault(Fault::BodyTimeout)),
+            Side::Pace => self.of_pace(),
         }
     }
 
@@ -176,6 +180,12 @@ impl Limits {
                 (self.body, Wait::ServerBody, server_fault(Fault::IdleBothWays))
             }
             Side::Server => (self.body, Wait::ServerBody, server_fault(Fault::BodyTimeout)),
+            Side::Pace => self.of_pace(),
         }
+    }
+
+    /// A limit that is never met.
+    fn of_pace(&self) -> (u64, Wait, Stop) {
+        (u64::MAX, Wait::ServerBody, server_fault(Fault::BodyTimeout))
     }
 }

@@ -73,9 +73,14 @@ impl Progress<'_> {
         !self.sent && self.limits.upload.waits_for(Side::Server)
     }
 
-    /// Whether neither direction can go on before the server does.
-    pub fn waits_for_server(&self) -> bool {
-        self.is_stalled() || (self.sent && (self.tunnel || self.limits.download.waits_for(Side::Server)))
+    /// Whether neither direction reads the client or writes to it before the server goes on, or before it is time for
+    /// more of a body that is slowed down.
+    pub fn leaves_client_alone(&self) -> bool {
+        let Limits { upload, download, .. } = &self.limits;
+        match self.sent {
+            false => upload.waits_for(Side::Server) || upload.waits_for(Side::Pace),
+            true => self.tunnel || download.waits_for(Side::Server) || download.waits_for(Side::Pace),
+        }
     }
 
     /// Whether the client of a tunnel has not ended, whatever its server has.

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use propylon_net::buffer::Buffer;
 use propylon_net::timers::{Deadline, Timers};
 use propylon_policy::throttle::Throttle;
 
@@ -41,28 +42,51 @@ impl Pacer {
     }
 }
 
+/// Takes so many bytes from the front, or all that there are.
+pub fn cut(buffer: &mut Buffer, most: usize) -> Buffer {
+    if buffer.len() <= most {
+        return std::mem::take(buffer);
+    }
+    let front = Buffer::exactly(&buffer.readable()[..most]);
+    buffer.consume(most);
+    front
+}
+
 /// A request's body that is slowed down.
 pub struct Paced {
     pub upload: Upload,
-    pub pacer: Pacer,
+    pacer: Pacer,
+    /// Bytes that have been read and are to wait for their time: of one buffer, at most.
+    rest: Buffer,
     /// The end of it is staged.
     pub is_ended: bool,
 }
 
 impl Paced {
-    /// The next piece, if it is time for one.
+    pub fn new(upload: Upload, pacer: Pacer) -> Paced {
+        Paced { upload, pacer, rest: Buffer::default(), is_ended: false }
+    }
+
+    /// Begins another attempt, to which the body goes from its beginning.
+    pub fn rewind(&mut self) {
+        self.rest = Buffer::default();
+    }
+
+    /// The next piece, if it is time for one: of as many bytes as may go.
     pub fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>, &mut Upload) -> Poll<Result<Piece, Stop>>,
     ) -> Poll<Result<Piece, Stop>> {
-        if self.pacer.poll_leave(context).is_pending() {
-            return Poll::Ready(Ok(Piece::Later));
+        let Poll::Ready(most) = self.pacer.poll_leave(context) else { return Poll::Ready(Ok(Piece::Later)) };
+        if self.rest.is_empty() {
+            match ready!(poll(context, &mut self.upload))? {
+                Piece::Data(data) => self.rest = data,
+                other => return Poll::Ready(Ok(other)),
+            }
         }
-        let piece = ready!(poll(context, &mut self.upload))?;
-        if let Piece::Data(data) = &piece {
-            self.pacer.took(data.len());
-        }
-        Poll::Ready(Ok(piece))
+        let data = cut(&mut self.rest, most);
+        self.pacer.took(data.len());
+        Poll::Ready(Ok(Piece::Data(data)))
     }
 }

@@ -1,0 +1,192 @@
+//! Bodies that are slowed down: how large their pieces are, and what becomes of a client that goes away meanwhile.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, request};
+use propylon_e2e::{Client, Engine, Origin, holds};
+
+/// Bytes in a second of the stories' bodies, and how many each has.
+const RATE: usize = 4 << 10;
+const BYTES: usize = 8 << 10;
+
+/// Whether so many bytes are no more than their pace has let through since: a fifth of a second may go at once.
+fn is_in_pace(count: usize, began: Instant) -> bool {
+    count as f64 <= RATE as f64 * (0.2 + began.elapsed().as_secs_f64())
+}
+
+/// A server that answers GET with [`BYTES`], and of each other request notes the counts that have come too early, by
+/// when it was begun: `X-Began` has the microseconds since `base`.
+fn watchful(base: Instant, early: &Arc<Mutex<Vec<String>>>) -> Origin {
+    let early = Arc::clone(early);
+    Origin::scripted(move |peer| {
+        while let Some(head) = peer.read_head() {
+            let head = String::from_utf8(head).expect("text");
+            if head.starts_with("GET") {
+                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n{}", "d".repeat(BYTES)));
+                continue;
+            }
+            let began = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("x-began: ")?.parse().ok());
+            let began = base + std::time::Duration::from_micros(began.expect("a time"));
+            let mut count = 0;
+            while count < BYTES {
+                let Some(some) = peer.read_some() else { return };
+                // Chunks' own lines have no such bytes.
+                count += some.iter().filter(|byte| **byte == b'u').count();
+                if !is_in_pace(count, began) {
+                    early.lock().expect("no panic").push(format!("{count} of {head}"));
+                }
+            }
+            if head.to_ascii_lowercase().contains("\r\ntransfer-encoding:") {
+                let mut end = Vec::new();
+                while !end.ends_with(b"0\r\n\r\n") {
+                    let Some(some) = peer.read_some() else { return };
+                    end.extend(some);
+                }
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    })
+}
+
+/// Asks over HTTP/1.1, and looks at each piece of the answer.
+fn download(engine: &Engine, path: &str) {
+    let (mut client, began) = (engine.client("plain"), Instant::now());
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+    let head = client.read_head();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let mut count = 0;
+    client.read_through(BYTES as u64, |piece| {
+        count += piece.iter().filter(|byte| **byte == b'd').count();
+        assert!(is_in_pace(count, began), "{count} of {path} after {:?}", began.elapsed());
+    });
+    assert_eq!(count, BYTES);
+}
+
+/// The same over HTTP/2.
+fn download_by_stream(engine: &Engine, path: &str) {
+    let (mut client, began) = (Http2::start(engine), Instant::now());
+    client.get(1, path);
+    assert_eq!(client.next_of(1).status(), Some(200));
+    let mut count = 0;
+    loop {
+        let frame = client.next_of(1);
+        assert_eq!(frame.kind, DATA, "{frame:?}");
+        count += frame.payload.len();
+        assert!(is_in_pace(count, began), "{count} of {path} after {:?}", began.elapsed());
+        if frame.ends() {
+            break;
+        }
+    }
+    assert_eq!(count, BYTES);
+}
+
+/// A body that has come whole with its head is not slowed down: the head goes before it.
+fn head_is_there(origin: &Origin, began: u128) {
+    let line = format!("x-began: {began}\r\n");
+    holds("the head at the server", || origin.received_text().to_ascii_lowercase().contains(&line));
+}
+
+fn upload(engine: &Engine, origin: &Origin, (path, began, is_chunked): (&str, u128, bool)) {
+    let body = "u".repeat(BYTES);
+    let (framing, body) = match is_chunked {
+        true => ("Transfer-Encoding: chunked".to_owned(), format!("{BYTES:x}\r\n{body}\r\n0\r\n\r\n")),
+        false => (format!("Content-Length: {BYTES}"), body),
+    };
+    let mut client = engine.client("plain");
+    client.send(format!("POST {path} HTTP/1.1\r\nHost: a.test\r\nX-Began: {began}\r\n{framing}\r\n\r\n"));
+    head_is_there(origin, began);
+    client.send(body);
+    assert_eq!(client.read_response().status, 200, "{path}");
+}
+
+fn upload_by_stream(engine: &Engine, origin: &Origin, (path, began): (&str, u128)) {
+    let mut client = Http2::start(engine);
+    let (text, length) = (began.to_string(), BYTES.to_string());
+    let fields = [&request("POST", path)[..], &[("x-began", &*text), ("content-length", &*length)]].concat();
+    client.send(HEADERS, END_HEADERS, 1, &block(&fields));
+    head_is_there(origin, began);
+    client.send(DATA, END_STREAM, 1, "u".repeat(BYTES).as_bytes());
+    assert_eq!(client.next_of(1).status(), Some(200), "{path}");
+}
+
+#[test]
+fn bodies_of_a_low_pace_come_in_small_pieces_both_ways_over_both_versions_of_http() {
+    let (base, early) = (Instant::now(), Arc::default());
+    let first = watchful(base, &early);
+    let inner = Engine::start(&propylon_e2e::engine::simple(&[first.address()]));
+    let throttle = format!("throttle = {{ download = {RATE}, upload = {RATE} }}");
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 2\n[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         [backend.app]\nservers = [\"{}\"]\n[backend.second]\nprotocol = \"h2\"\nservers = [\"{}\"]\n\
+         [[route]]\npath = \"/first\"\nbackend = \"app\"\n{throttle}\n\
+         [[route]]\npath = \"/second\"\nbackend = \"second\"\n{throttle}\n\
+         [[route]]\npath = \"/held\"\nbackend = \"app\"\n{throttle}\nbuffer = {{ response = true }}\n",
+        first.address(),
+        inner.address("plain")
+    ));
+    std::thread::scope(|scope| {
+        let (engine, origin) = (&engine, &first);
+        let now = move || base.elapsed().as_micros();
+        for path in ["/first", "/second", "/held"] {
+            scope.spawn(move || download(engine, path));
+            scope.spawn(move || download_by_stream(engine, path));
+        }
+        for path in ["/first", "/second"] {
+            scope.spawn(move || upload(engine, origin, (path, now(), false)));
+            scope.spawn(move || upload(engine, origin, (path, now(), true)));
+            scope.spawn(move || upload_by_stream(engine, origin, (path, now())));
+        }
+    });
+    let early = early.lock().expect("no panic");
+    assert!(early.is_empty(), "{early:?}");
+}
+
+#[test]
+fn a_client_that_has_gone_ends_its_slow_body_before_the_pace_has_taken_what_it_sent() {
+    // Four minutes of it, as much of which as the kernel takes is here when its client goes.
+    const LONG: usize = 256 << 10;
+    let received = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&received);
+    let origin = Origin::scripted(move |peer| {
+        let Some(head) = peer.read_head() else { return };
+        if head.starts_with(b"GET") {
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n{}", "d".repeat(LONG)));
+        }
+        while let Some(some) = peer.read_some() {
+            count.fetch_add(some.len(), Ordering::SeqCst);
+        }
+    });
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 1\n[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\nbackend = \"app\"\nthrottle = {{ download = \"1KiB\", upload = \"1KiB\" }}\n\
+         [[route]]\npath = \"/held\"\nbackend = \"app\"\nthrottle = {{ download = \"1KiB\", upload = \"1KiB\" }}\n\
+         buffer = {{ request = true, response = true }}\n",
+        origin.address()
+    ));
+    let open = |value| engine.metric_reaches("propylon_requests_in_progress", &[("listener", "plain")], value);
+    let gone = |client: Client, path: &str| {
+        client.reset();
+        open(0.0);
+        let line = engine.logged_path(path);
+        assert_eq!(line["fault"], "client-reset", "{line}");
+    };
+    for path in ["/upload", "/held/upload"] {
+        let mut client = engine.client("plain");
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: a.test\r\nContent-Length: {LONG}\r\n\r\n"));
+        client.send("u".repeat(LONG / 2));
+        match path {
+            "/upload" => holds("the server has some of it", || received.load(Ordering::SeqCst) > 0),
+            _ => open(1.0),
+        }
+        gone(client, path);
+    }
+    for path in ["/download", "/held/download"] {
+        let mut client = engine.client("plain");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+        client.read_head();
+        client.read_exact(1);
+        gone(client, path);
+    }
+}
