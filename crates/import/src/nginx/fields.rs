@@ -136,11 +136,14 @@ impl Reader<'_> {
             let Some((uri, statuses)) = each.arguments().split_last() else { continue };
             let is_file = uri.starts_with('/') && !uri.contains('$') && !statuses.is_empty();
             let is_it = |one: &&Directive| one.name() == "location" && one.words.last() == Some(uri);
-            let own = server.inner().iter().find(is_it).and_then(|location| location.find("root"));
+            let location = server.inner().iter().find(is_it);
+            let programs = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "return", "alias"];
+            let is_made = location.is_some_and(|location| programs.iter().any(|name| location.find(name).is_some()));
+            let own = location.and_then(|location| location.find("root"));
             let root = own.or_else(|| blocks.iter().find_map(|block| block.find("root")));
             let root = root.map(|root| root.word(1)).filter(|root| root.starts_with('/') && !root.contains('$'));
             let mut trial = changes.clone();
-            let is_done = root.filter(|_| is_file).is_some_and(|root| {
+            let is_done = root.filter(|_| is_file && !is_made).is_some_and(|root| {
                 let file = format!("{}{uri}", root.trim_end_matches('/'));
                 statuses.iter().all(|status| trial.page(status, &file).is_ok())
             });
