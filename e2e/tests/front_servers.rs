@@ -289,6 +289,8 @@ fn a_reload_keeps_connections_to_a_socket_however_it_is_spelled_and_the_admin_ad
     applied(&engine, "POST", "/v1/backends/app/servers", &added);
     let escaped = format!("unix:{one}").replace('/', "%2F");
     applied(&engine, "PATCH", &format!("/v1/backends/app/servers/{escaped}"), "{\"drain\": true}");
+    // The slashes may stand as they are.
+    applied(&engine, "PATCH", &format!("/v1/backends/app/servers/unix:{two}"), "{\"weight\": 5}");
     assert_eq!(client.get("/").text(), "two");
     let mut command = Command::new(binaries::propylonctl());
     command.args(["explain", "-c"]).arg(engine.folder().join("propylon.toml")).args([

@@ -202,15 +202,17 @@ fn operation(method: &Method, path: &str) -> Result<Option<Operation>, Wrong> {
     let segments = segments.ok_or_else(wrong)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let own = |text: &str| text.to_owned();
+    // The path of a Unix socket has slashes of its own, written as `%2F` or as they are.
+    let address = |parts: &[&str]| matches!(parts, [_] | ["unix:", ..]).then(|| parts.join("/"));
     Ok(match (method, segments.as_slice()) {
         (&Method::PUT, ["v1", "config"] | ["config"]) => Some(Operation::Config),
         (&Method::POST, ["v1", "reload"]) => Some(Operation::Reload),
         (&Method::POST, ["v1", "backends", name, "servers"]) => Some(Operation::AddServer(own(name))),
-        (&Method::PATCH, ["v1", "backends", name, "servers", address]) => {
-            Some(Operation::ChangeServer(own(name), own(address)))
+        (&Method::PATCH, ["v1", "backends", name, "servers", parts @ ..]) => {
+            address(parts).map(|address| Operation::ChangeServer(own(name), address))
         }
-        (&Method::DELETE, ["v1", "backends", name, "servers", address]) => {
-            Some(Operation::RemoveServer(own(name), own(address)))
+        (&Method::DELETE, ["v1", "backends", name, "servers", parts @ ..]) => {
+            address(parts).map(|address| Operation::RemoveServer(own(name), address))
         }
         (&Method::PUT, ["v1", "certificates", profile, name]) => {
             Some(Operation::PutCertificate(own(profile), own(name)))
@@ -469,6 +471,15 @@ mod tests {
         assert!(matches!(found(Method::POST, "/v1/reload"), Some(Operation::Reload)));
         let server = found(Method::DELETE, "/v1/backends/my%20app/servers/%5B::1%5D:80");
         assert!(matches!(server, Some(Operation::RemoveServer(app, at)) if app == "my app" && at == "[::1]:80"));
+        for path in [
+            "/v1/backends/app/servers/unix:%2Frun%2Fa%20b.sock",
+            "/v1/backends/app/servers/unix:/run/a%20b.sock",
+            "/v1/backends/app/servers/unix:/run%2Fa%20b.sock",
+        ] {
+            let server = found(Method::PATCH, path);
+            let is_it = |at: &str| at == "unix:/run/a b.sock";
+            assert!(matches!(server, Some(Operation::ChangeServer(_, at)) if is_it(&at)), "{path}");
+        }
         for (method, path) in [
             (Method::POST, "/v1/config"),
             (Method::PUT, "/"),
