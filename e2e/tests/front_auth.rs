@@ -129,6 +129,27 @@ fn without_an_answer_nobody_comes_in() {
 }
 
 #[test]
+fn a_requests_own_time_that_is_over_during_a_question_is_no_fault_of_the_other_service() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let engine = engine(
+        &sso.address().to_string(),
+        &origin,
+        &format!("{}timeouts = {{ request = \"300ms\" }}\n", route(FORWARD)),
+    );
+    let slow = "Cookie: session=slow\r\n";
+    let response = ask(&mut engine.client("web"), "/x", slow);
+    assert_eq!((response.status, response.text()), (504, "504 Gateway Timeout: request-timeout\n".into()));
+    sso.says("gone");
+    let said = curl(&["--http2", "--include", "--header", "Cookie: session=slow", &engine.url("tls")]).ok().text();
+    assert!(said.starts_with("HTTP/2 504") && said.contains("request-timeout"), "{said}");
+    assert_eq!(engine.logged_path("/x")["fault"], "request-timeout");
+    assert_eq!(failures(&engine, "auth-failed"), 0.0);
+    let asked = [("backend", "sso"), ("reason", "request-timeout")];
+    assert_eq!(engine.metric("propylon_server_faults_total", &asked), 2.0);
+    assert!(origin.received_text().is_empty(), "nothing of it came to the server");
+}
+
+#[test]
 fn a_body_waits_for_the_answer_and_a_client_that_goes_away_ends_the_question() {
     let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
     let engine = engine(&sso.address().to_string(), &origin, &route(FORWARD));

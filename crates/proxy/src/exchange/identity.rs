@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use propylon_http::fault::Fault;
 use propylon_identity::{Forward, Gate, Identity, Look, Looked, PasswordCheck, Refusal, pool};
+use propylon_observe::telemetry::Wait;
 use propylon_steps::errors::Error;
 
-use super::answers::{answer_busy, answer_here, word};
+use super::answers::{answer_busy, answer_fault, answer_here, word};
 use super::question;
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
@@ -66,6 +67,11 @@ async fn ask(
     let answer = match answer {
         Ok(answer) => answer,
         Err(gone) if gone.status() == 0 => return Err(note_gone(client, request, gone)),
+        // The time is the request's own: the other service may have been about to answer.
+        Err(Fault::RequestTimeout) => {
+            client.count_timeout(Wait::Request);
+            return Err(answer_fault(client, request, Fault::RequestTimeout));
+        }
         Err(why) => {
             log::debug!("a question about a request has no answer: {why}");
             return Err(unanswered(client, request));

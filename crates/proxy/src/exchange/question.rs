@@ -191,7 +191,12 @@ impl Asking<'_> {
                 (had_head, due) = (true, self.due.min(now + terms.body));
             }
             if now >= due {
-                let fault = if had_head { Fault::BodyTimeout } else { Fault::FirstByteTimeout };
+                let fault = match had_head {
+                    // No fault of the other service.
+                    _ if now >= self.due => Fault::RequestTimeout,
+                    true => Fault::BodyTimeout,
+                    false => Fault::FirstByteTimeout,
+                };
                 return Poll::Ready(Err(Why::Failed(Attempt::new(fault, Repeatable::No))));
             }
             deadline.set(due, context.waker());
@@ -287,7 +292,10 @@ impl Asking<'_> {
         let failed = match why {
             Why::Gone(fault) => return Some(fault),
             Why::Refused(Refusal::Queue(fault)) => return Some(fault),
-            Why::Refused(Refusal::TimedOut) => return Some(Fault::RequestTimeout),
+            Why::Refused(Refusal::TimedOut) => {
+                services.metrics.increment(metrics.faults.of(Fault::RequestTimeout));
+                return Some(Fault::RequestTimeout);
+            }
             Why::Refused(_) => {
                 services.metrics.increment(metrics.faults.of(Fault::NoServer));
                 return Some(Fault::NoServer);
