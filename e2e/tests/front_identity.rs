@@ -306,7 +306,8 @@ fn a_key_is_in_no_log_however_it_is_spelled_and_wherever_its_request_ends() {
              tls = \"public\"\nstrict_host = true\n[listener.led]\nbind = \"127.0.0.1:0\"\nredirect_to_https = true\n\
              [backend.app]\nservers = [\"{}\"]\n[[route]]\npath = \"/query\"\nbackend = \"app\"\n\
              auth = {{ api_key = {{ file = \"keys\", query = \"api_key\" }} }}\n\
-             [[route]]\npath = \"/other\"\nbackend = \"app\"\nbody_limit = 9\n",
+             [[route]]\npath = \"/other\"\nbackend = \"app\"\nbody_limit = 9\n\
+             [[route]]\npath = \"/plain\"\nbackend = \"app\"\n[[route]]\npath = \"/fixed\"\nrespond = {{ body = \"ok\" }}\n",
             origin.address()
         ),
     );
@@ -319,6 +320,8 @@ fn a_key_is_in_no_log_however_it_is_spelled_and_wherever_its_request_ends() {
         ("web", "/up?api_key=", 200),
         ("web", "/nowhere?api_key=", 404),
         ("web", "/other?api_key=", 200),
+        ("web", "/plain?a=b&api_key=", 200),
+        ("web", "/fixed?api_key=", 200),
         ("led", "/query?api_key=", 308),
     ];
     for (listener, target, status) in requests {
@@ -326,15 +329,18 @@ fn a_key_is_in_no_log_however_it_is_spelled_and_wherever_its_request_ends() {
         assert_eq!(response.status, status, "{target}");
     }
     let url = engine.url("tls");
-    for path in ["query?%61pi%5fkey=k-4711", "nowhere?api_key=k-4711", "../x?api_key=k-4711"] {
+    let paths = ["query?%61pi%5fkey=k-4711", "nowhere?api_key=k-4711", "../x?api_key=k-4711", "plain?api_key=k-4711"];
+    for path in paths {
         curl(&["--http2", "--path-as-is", &format!("{url}/{path}")]).ok();
     }
     let misdirected = curl(&["--header", "Host: other.example", &format!("{url}/query?api_key=k-4711")]).ok();
     assert!(misdirected.text().contains("misdirected"), "{}", misdirected.text());
-    holds("all are logged", || engine.log().len() >= requests.len() + 4);
+    holds("all are logged", || engine.log().len() >= requests.len() + paths.len() + 1);
     assert!(!engine.log().iter().any(|line| line.to_string().contains("4711")), "{:?}", engine.log());
     engine.logged_path("/query?%61pi%5f%6bey=******");
     engine.logged_path("/query?a=1&API_key=x&%61pi_key=******");
+    engine.logged_path("/plain?a=b&api_key=******");
+    assert!(origin.received_text().contains("GET /plain?a=b&api_key=k-4711 "), "servers get it");
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Loaded {
     }
 
     /// Covers keys in the query, which are in logs otherwise: those of any route, since a request need not have reached
-    /// the one that it was meant for. Nothing may read the target's keys after that.
+    /// the one that it was meant for, nor any. Nothing may read the target's keys after that.
     pub fn cover(&self, head: &mut RequestHead, text: &mut [u8]) {
         for parameter in &self.parameters {
             head.cover_parameter(text, parameter.as_bytes());

@@ -55,13 +55,11 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     }
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
-        Decision::Unrouted(after) => {
-            snapshot.shared.gates.cover(&mut request.head, &mut request.text);
-            after
-        }
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, &snapshot.backends[backend.0]).await,
         Decision::Steps(route) => Box::pin(steps::take(client, request, &snapshot, route)).await,
     };
+    // The log comes next. A key in the query may have gone to any route: somebody has a wrong path, or the key is old.
+    snapshot.shared.gates.cover(&mut request.head, &mut request.text);
     // A connection that ends here sends what is staged in its farewell.
     let after = match client {
         _ if after != After::Next => after,
@@ -125,8 +123,6 @@ impl Drop for InProgress {
 enum Decision {
     /// The answer is staged.
     Answered(After),
-    /// The answer is staged, and its request has met no route.
-    Unrouted(After),
     Forward(BackendId),
     /// The route of this index has steps, which are to be taken.
     Steps(usize),
@@ -140,13 +136,13 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     if let Err(reject) = canonical.and_then(|()| request.head.fits(&request.text, listener.limits.head_bytes)) {
         let core = client.core();
         core.metrics.increment(client.metrics().rejected.of(reject.fault));
-        return Decision::Unrouted(answer_fault(client, request, reject.fault));
+        return Decision::Answered(answer_fault(client, request, reject.fault));
     }
     let head = &request.head;
     if head.method == Method::Options && head.max_forwards == Some(0) {
         let answer =
             Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
-        return Decision::Unrouted(answer_here(client, request, &answer));
+        return Decision::Answered(answer_here(client, request, &answer));
     }
     let path = head.path_key(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
@@ -156,7 +152,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
             false => Answer { body: b"ok\n", ..Answer::plain(200) },
             true => Answer { body: b"draining\n", ..Answer::plain(503) },
         };
-        return Decision::Unrouted(answer_here(client, request, &answer));
+        return Decision::Answered(answer_here(client, request, &answer));
     }
     // An authority asks in plaintext; where it is led to TLS by a redirect, that is another's doing.
     if listener.tls.is_none()
@@ -165,22 +161,22 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     {
         client.core().metrics.increment(client.core().telemetry.acme.http);
         let answer = Answer { content_type: "application/octet-stream", body: body.as_bytes(), ..Answer::plain(200) };
-        return Decision::Unrouted(answer_here(client, request, &answer));
+        return Decision::Answered(answer_here(client, request, &answer));
     }
     if let Some(redirect) = &listener.redirect_to_https {
-        return Decision::Unrouted(answer_redirect(client, request, redirect, listener.paths));
+        return Decision::Answered(answer_redirect(client, request, redirect, listener.paths));
     }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
     if let Some(why) = misdirected(client, host, snapshot) {
         request.note.fault = Some(Fault::Misdirected);
-        return Decision::Unrouted(answer_error(client, request, 421, &why));
+        return Decision::Answered(answer_error(client, request, 421, &why));
     }
     let Some(route) = snapshot.route(client.listener(), host, (head, &request.text), || client.sight()) else {
         // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
         let is_misdirected = matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host);
         let fault = if is_misdirected { Fault::Misdirected } else { Fault::NoRoute };
-        return Decision::Unrouted(answer_fault(client, request, fault));
+        return Decision::Answered(answer_fault(client, request, fault));
     };
     request.note.route = Some(route);
     match snapshot.steps[route] {

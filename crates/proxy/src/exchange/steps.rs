@@ -49,8 +49,6 @@ pub async fn take(
     request.held = None;
     // A connection that is idle does not hold a configuration.
     request.steps = None;
-    // The log comes next, also of a request that was refused before its proof was looked at.
-    snapshot.shared.gates.cover(&mut request.head, &mut request.text);
     after
 }
 
@@ -100,7 +98,7 @@ async fn take_one_by_one(
     match act(client, request, snapshot, route) {
         Decision::Forward(first) => forward(client, request, snapshot, (route, first)).await,
         Decision::Answered(after) => after,
-        Decision::Unrouted(_) | Decision::Steps(_) => unreachable!("an action has a route, and no steps"),
+        Decision::Steps(_) => unreachable!("an action has a route, and no steps"),
     }
 }
 
