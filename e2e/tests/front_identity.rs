@@ -3,9 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::http::Response;
+use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::python::{PythonServer, python};
 use propylon_e2e::{Certificates, Client, Engine, Origin, binaries, holds};
@@ -476,6 +478,74 @@ fn an_issuers_keys_are_fetched_kept_and_replaced() {
     let new = issuer.token();
     holds("the new key is known", || ask(&mut client, "/", &new).status == 200);
     assert_eq!(ask(&mut client, "/", &old).status, 401);
+}
+
+/// A configuration with a listener `web` and an issuer's route.
+fn issuers_config(issuer: &Issuer, origin: &Origin) -> String {
+    let listener = "[listener.web]\nbind = \"127.0.0.1:0\"\n";
+    format!("{listener}[backend.app]\nservers = [\"{}\"]\n{}", origin.address(), issuer.route())
+}
+
+#[test]
+fn keys_by_url_are_there_for_the_first_request_and_for_a_reload_while_their_issuer_is_gone() {
+    let (issuer, origin) = (Issuer::start(), Origin::mirror());
+    let config = issuers_config(&issuer, &origin);
+    let engine = Engine::start(&config);
+    let token = issuer.token();
+    assert_eq!(ask(&mut engine.client("web"), "/", &token).status, 200);
+    drop(issuer);
+    let reload = |old: &str, new: &str| {
+        assert!(config.contains(old), "{config}");
+        engine.rewrite(&config.replace(old, new));
+        engine.reload();
+        let response = ask(&mut engine.client("web"), "/", &token);
+        (response.status, response.text().contains("keys-missing"))
+    };
+    let algorithms = |names: &str| format!("algorithms = [{names}], keys_url");
+    assert_eq!(reload("keys_url", &algorithms("\"ES256\", \"RS256\"")), (200, false));
+    assert_eq!(reload("user_to = \"X-User\"", "user_to = \"X-Who\""), (200, false));
+    // Keys under other authorities are those that these vouch for, or none.
+    let other = engine.folder().join("other.pem");
+    std::fs::copy(Certificates::shared().ca(), &other).expect("a copy");
+    let ca = Certificates::shared().ca().display().to_string();
+    assert_eq!(reload(&ca, &other.display().to_string()), (503, true));
+}
+
+#[test]
+fn a_reload_that_brings_a_url_waits_for_its_keys() {
+    let (issuer, origin) = (Issuer::start(), Origin::mirror());
+    let config = issuers_config(&issuer, &origin);
+    let engine = Engine::start(config.split_once("auth = ").expect("a route's").0);
+    assert_eq!(ask(&mut engine.client("web"), "/", "").status, 200);
+    engine.rewrite(&config);
+    engine.reload();
+    assert_eq!(ask(&mut engine.client("web"), "/", &issuer.token()).status, 200);
+}
+
+#[test]
+fn a_successor_has_the_keys_by_url_of_the_process_before_while_their_issuer_is_gone() {
+    let (issuer, origin) = (Issuer::start(), Origin::mirror());
+    let mut lineage = Lineage::start("workers = 2\ndrain_timeout = \"1s\"", &issuers_config(&issuer, &origin));
+    let (address, token) = (lineage.address("web"), issuer.token());
+    drop(issuer);
+    let (asked, refused, is_over) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let is_in = ask(&mut Client::plain(address), "/", &token).status == 200;
+                refused.fetch_add(u32::from(!is_in), Ordering::SeqCst);
+                asked.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        // A successor hands on what it was given.
+        for how in [How::Run, How::Signal] {
+            lineage.upgrade(how);
+            let before = asked.load(Ordering::SeqCst);
+            holds("the successor is asked", || asked.load(Ordering::SeqCst) > before + 20);
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(refused.into_inner(), 0, "of {}", asked.into_inner());
 }
 
 #[test]

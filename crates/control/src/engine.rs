@@ -44,6 +44,7 @@ use crate::isolation::{KeyProcess, StoreCheck, UnusedKeys};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::MergedConfig;
+use crate::proofs::Proofs;
 use crate::reload::{self, InitialState, Reloader};
 use crate::requests::ChangeRequest;
 use crate::sandbox::{self, Sandbox};
@@ -177,7 +178,8 @@ pub enum Outcome {
 
 /// Serves until SIGTERM, SIGINT or a successor's takeover, then drains. A second signal ends the drain at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
+    let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, mut takeover, adopted, log, .. } =
+        prepared;
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
     let (cluster, guardian) = (prepared.cluster, prepared.guardian);
@@ -188,6 +190,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let runtime = runtime.map_err(StartError::Threads)?;
+    let Complete { signals, hangup, snapshot, proofs } = runtime.block_on(complete(snapshot, takeover.as_mut()))?;
     let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
     let (phase, watched) = watch::channel(first);
     let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &telemetry));
@@ -214,10 +217,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     // Memory that loading took is given back; else it stays until this thread allocates again.
     propylon_sys::release_memory();
     // The renewer begins here: ACME folders must be this account's, and listeners able to answer challenges.
-    let orders = Arc::new(acme::renewer());
-    // One engine of a cluster orders, which is not known yet.
-    orders.order(snapshot.config.cluster.is_none());
-    orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
+    let orders = start_orders(&snapshot.config).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
     let main = Main {
         watch,
@@ -238,13 +238,46 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         wanted: Cell::default(),
     };
     let config = Arc::clone(&snapshot.config);
-    let initial = InitialState { path, merged, snapshot, unusable, sandbox, orders, publish };
-    let startup = Startup { initial, launcher, admin, upgrade, takeover, adopted, publication, cluster, guardian };
-    let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, threads))?;
+    let initial = InitialState { path, merged, snapshot, unusable, proofs, sandbox, orders, publish };
+    let startup =
+        Startup { initial, hangup, launcher, admin, upgrade, takeover, adopted, publication, cluster, guardian };
+    let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, signals, threads))?;
     exporter.finish(SPANS_WAIT_MAX);
     clear_away(&config, kept);
     log.finish(LOG_WAIT_MAX);
     Ok(outcome)
+}
+
+/// State that serving begins with.
+struct Complete {
+    signals: Signals,
+    hangup: Signal,
+    snapshot: Arc<Snapshot>,
+    proofs: Proofs,
+}
+
+/// The snapshot with issuers' keys: the predecessor's, or the first that are fetched, if they come soon. Requests of the
+/// first moment would be refused without. From here on signals are heard.
+async fn complete(snapshot: Arc<Snapshot>, takeover: Option<&mut Takeover>) -> Result<Complete, StartError> {
+    let mut signals = Signals::subscribe().map_err(StartError::Threads)?;
+    let hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
+    let mut proofs = Proofs::new(&snapshot, Instant::now());
+    let kept = takeover.map(|takeover| std::mem::take(&mut takeover.inherited_state.keys)).unwrap_or_default();
+    tokio::select! {
+        snapshot = proofs.complete(Arc::unwrap_or_clone(snapshot), &kept) => {
+            Ok(Complete { signals, hangup, snapshot: Arc::new(snapshot), proofs })
+        }
+        () = signals.ends.received() => Err(StartError::Stopped),
+    }
+}
+
+/// Starts the thread that orders certificates.
+fn start_orders(config: &Config) -> io::Result<Arc<Renewer>> {
+    let orders = Arc::new(acme::renewer());
+    // One engine of a cluster orders, which is not known yet.
+    orders.order(config.cluster.is_none());
+    orders.configure(propylon_acme::issuers(config))?;
+    Ok(orders)
 }
 
 /// Parts of an assignment that all workers share.
@@ -304,6 +337,7 @@ fn clear_away(config: &Config, kept: Kept) {
 /// The main thread's input beside `Main`.
 struct Startup {
     initial: InitialState,
+    hangup: Signal,
     launcher: Option<Launcher>,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
@@ -368,14 +402,17 @@ struct Reported {
 }
 
 impl Main {
-    async fn watch(mut self, startup: Startup, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
+    async fn watch(
+        mut self,
+        startup: Startup,
+        mut signals: Signals,
+        threads: Threads,
+    ) -> Result<(Outcome, Kept, Exporter), StartError> {
         // Limits stand in the metrics before the log says that the engine runs.
         self.watch.look(&self.column(), &self.telemetry.overload);
-        let mut signals = Signals::subscribe().map_err(StartError::Threads)?;
-        let hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
         let sandbox = Arc::clone(&startup.initial.sandbox);
         let tasks = tokio::select! {
-            tasks = self.begin(startup, hangup, threads.len()) => tasks,
+            tasks = self.begin(startup, threads.len()) => tasks,
             () = signals.ends.received() => Err(StartError::Stopped),
         };
         let mut tasks = match tasks {
@@ -497,9 +534,9 @@ impl Main {
 
     /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
     /// consent.
-    async fn begin(&mut self, startup: Startup, hangup: Signal, workers: usize) -> Result<StartedTasks, StartError> {
-        let Startup { initial, launcher, admin, upgrade, mut takeover, adopted, publication, cluster, guardian } =
-            startup;
+    async fn begin(&mut self, startup: Startup, workers: usize) -> Result<StartedTasks, StartError> {
+        let Startup { initial, hangup, launcher, admin, upgrade, mut takeover, adopted, publication, .. } = startup;
+        let (cluster, guardian) = (startup.cluster, startup.guardian);
         let is_upgrade = takeover.is_some();
         let (snapshot, orders) = (Arc::clone(&initial.snapshot), Arc::clone(&initial.orders));
         let known =

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hyper::body::Bytes;
 use propylon_config::{Config, KeysUrl, Proof};
-use propylon_identity::{FetchId, Loaded};
+use propylon_identity::{FetchId, KeptKeys, Loaded};
 use propylon_proxy::snapshot::{Snapshot, gates};
 use propylon_tls::{Finding, Severity, Stamp};
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
 
 use crate::sandbox;
 
@@ -25,12 +27,16 @@ use crate::sandbox;
 const RETRY: Duration = Duration::from_secs(5);
 /// Time between fetches, however many tokens name keys that are not known.
 const FETCH_INTERVAL_MIN: Duration = Duration::from_secs(5);
+/// Longest time for which a start or a reload waits for the first keys of a URL.
+const FIRST_KEYS_WAIT: Duration = Duration::from_secs(3);
 
 /// Files and URLs of the gates in use.
 #[derive(Default)]
 pub struct Proofs {
     files: Vec<WatchedFile>,
     sets: HashMap<FetchId, FetchedSet>,
+    /// Word that a fetch has ended.
+    ended: Rc<Notify>,
 }
 
 struct WatchedFile {
@@ -51,6 +57,12 @@ struct FetchedSet {
     under_way: Option<UnderWay>,
     /// Why the last fetch has failed, which the log has had.
     why: Option<String>,
+}
+
+impl FetchedSet {
+    fn is_under_way(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|fetch| fetch.outcome.borrow().is_none())
+    }
 }
 
 /// A fetch, which ends with its owner.
@@ -147,6 +159,33 @@ impl Proofs {
         (files, self.sets.values().filter(|set| set.why.is_some()).count())
     }
 
+    /// The snapshot with keys for the sets that have none: those that were kept, or else the first that are fetched, if
+    /// they come soon. A set that has been asked for before is not waited for.
+    pub async fn complete(&mut self, mut snapshot: Snapshot, kept: &[KeptKeys]) -> Snapshot {
+        if let Some(gates) = snapshot.gates.with_kept(&snapshot.config, kept) {
+            snapshot = snapshot.completed(Arc::new(gates));
+        }
+        let lacking: Vec<FetchId> = snapshot.gates.fetched().filter(|set| !set.1).map(|set| set.0.clone()).collect();
+        let is_first = |id: &FetchId| self.sets.get(id).is_some_and(|set| set.began.is_none());
+        let awaited: Vec<FetchId> = lacking.into_iter().filter(is_first).collect();
+        if awaited.is_empty() {
+            return snapshot;
+        }
+        self.fetch(&snapshot, Instant::now());
+        let all = async {
+            while awaited.iter().any(|id| self.sets.get(id).is_some_and(FetchedSet::is_under_way)) {
+                self.ended.notified().await;
+            }
+        };
+        if timeout(FIRST_KEYS_WAIT, all).await.is_err() {
+            log::warn!("keys have not come within {} s, and are not waited for", FIRST_KEYS_WAIT.as_secs());
+        }
+        match self.take_fetched(&snapshot, Instant::now()) {
+            Some(gates) => snapshot.completed(gates),
+            None => snapshot,
+        }
+    }
+
     /// Begins the fetches that are due, on the current thread.
     pub fn fetch(&mut self, snapshot: &Snapshot, now: Instant) {
         for (id, _, is_missed) in snapshot.gates.fetched() {
@@ -160,10 +199,11 @@ impl Proofs {
             set.began = Some(now);
             let (url, resolver) = (set.url.clone(), snapshot.config.process.resolver.clone());
             let outcome: Rc<RefCell<Option<Result<Bytes, String>>>> = Rc::default();
-            let slot = Rc::clone(&outcome);
+            let (slot, ended) = (Rc::clone(&outcome), Rc::clone(&self.ended));
             let task = spawn_local(async move {
                 let fetched = fetch::fetch(&url, &resolver).await;
                 *slot.borrow_mut() = Some(fetched);
+                ended.notify_one();
             });
             set.under_way = Some(UnderWay { task: task.abort_handle(), outcome });
         }

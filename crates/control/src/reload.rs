@@ -82,6 +82,8 @@ pub struct InitialState {
     pub snapshot: Arc<Snapshot>,
     /// Uploaded files that could not be used.
     pub unusable: Vec<Finding>,
+    /// Files and URLs of the snapshot's gates.
+    pub proofs: Proofs,
     /// The sandbox: which files and folders this process can still reach.
     pub sandbox: Arc<Sandbox>,
     /// The thread that orders certificates.
@@ -107,10 +109,9 @@ struct PreparedSnapshot {
 
 impl Reloader {
     pub fn new(initial: InitialState, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Reloader {
-        let InitialState { path, merged, snapshot, unusable, sandbox, orders, publish } = initial;
+        let InitialState { path, merged, snapshot, unusable, proofs, sandbox, orders, publish } = initial;
         let certificates = Certificates::new(&snapshot, Instant::now());
         certificates.set_load_failures(&snapshot.config, &unusable);
-        let proofs = Proofs::new(&snapshot, Instant::now());
         let origin = origin_json(&merged);
         let overrides = merged.state.overrides();
         let config_status =
@@ -454,11 +455,12 @@ impl Reloader {
     /// Publishes the snapshot to every worker, and waits until each has adopted it, for at most `ADOPTION_WAIT`.
     async fn publish(&mut self, snapshot: Snapshot) {
         let earlier = self.snapshot();
+        self.proofs.reload(&snapshot.config, Instant::now());
+        let snapshot = self.proofs.complete(snapshot, &earlier.gates.kept_keys()).await;
         self.telemetry.reload(&self.store, &snapshot.config);
         listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
         self.certificates.reload(&snapshot, Instant::now());
-        self.proofs.reload(&snapshot.config, Instant::now());
         let snapshot = Arc::new(snapshot);
         self.health.reload(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &self.telemetry));

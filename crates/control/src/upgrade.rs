@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! successor                               predecessor
-//!   hello                            ->     one at a time; from here on nothing else may change it
-//!     <- offer, files, secrets              its sockets, and what they are for
+//!   hello, and what it takes         ->     one at a time; from here on nothing else may change it
+//!     <- offer, files, secrets              its sockets, and what they are for; results of probes, issuers' keys
 //!   (reads the configuration and the state, loads, binds what is missing, starts its workers)
 //!   ready, with what it took         ->
 //!     <- sessions, go
@@ -21,6 +21,7 @@
 
 pub mod argv;
 pub mod handover;
+mod keys;
 pub mod launcher;
 mod message;
 pub mod predecessors;

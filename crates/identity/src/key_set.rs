@@ -23,8 +23,8 @@ pub struct KeySet(Vec<Known>);
 #[derive(Default)]
 pub struct Fetched {
     pub keys: Option<KeySet>,
-    /// SHA-256 of the text that the keys were read from.
-    pub digest: [u8; 32],
+    /// Text that the keys were read from; empty without keys.
+    pub text: Arc<str>,
     /// A token has named a key that is not among them: whoever fetches them looks.
     pub is_missed: Arc<AtomicBool>,
 }

@@ -17,7 +17,7 @@ mod tokens;
 mod users;
 
 pub use gate::{Gate, Identity, Look, Looked, Refusal};
-pub use load::{FetchId, Gates, Loaded, Problem};
+pub use load::{FetchId, Gates, KeptKeys, Loaded, Problem};
 pub use question::{Forward, Question};
 pub use remembered::Remembered;
 pub use users::PasswordCheck;

@@ -45,6 +45,16 @@ pub struct Problem {
 /// are of use.
 pub type FetchId = (String, Option<PathBuf>, Vec<String>);
 
+/// Text of a set of keys that was fetched, as it was last good: for whoever has none yet, in a configuration that
+/// follows or in another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptKeys {
+    pub url: String,
+    /// File of the authorities that were trusted for it. By others it would have to be fetched again.
+    pub keys_ca: Option<PathBuf>,
+    pub text: Arc<str>,
+}
+
 /// Gates with their files' contents.
 #[derive(Default)]
 pub struct Loaded {
@@ -101,16 +111,16 @@ impl Loaded {
     /// The fault of the text, in words.
     pub fn with_keys(&self, config: &Config, id: &FetchId, text: &[u8]) -> Result<Option<Loaded>, String> {
         let Some(earlier) = self.fetched.get(id) else { return Ok(None) };
-        let digest = sha256(text);
-        if earlier.keys.is_some() && earlier.digest == digest {
+        if earlier.keys.is_some() && earlier.text.as_bytes() == text {
             return Ok(None);
         }
         let algorithms: Vec<_> = id.2.iter().filter_map(|name| TokenAlgorithm::of(name)).collect();
         let keys = KeySet::parse(text, &algorithms)
             .map_err(|bad| bad.first().map_or_else(String::new, |bad| bad.what.clone()))?;
-        let is_missed = Arc::clone(&earlier.is_missed);
+        // JSON that was read is UTF-8.
+        let (text, is_missed) = (String::from_utf8_lossy(text).into(), Arc::clone(&earlier.is_missed));
         let mut known = self.without(|_| false);
-        known.fetched.insert(id.clone(), Arc::new(Fetched { keys: Some(keys), digest, is_missed }));
+        known.fetched.insert(id.clone(), Arc::new(Fetched { keys: Some(keys), text, is_missed }));
         let loaded = Loaded::load_beside(config, Some(&known));
         loaded.map(|(loaded, _)| Some(loaded)).map_err(|_| "files of other proofs cannot be read".into())
     }
@@ -118,6 +128,32 @@ impl Loaded {
     /// Sets that are fetched: whether their keys are there, and a word that says that one was missed.
     pub fn fetched(&self) -> impl Iterator<Item = (&FetchId, bool, &AtomicBool)> {
         self.fetched.iter().map(|(id, fetched)| (id, fetched.keys.is_some(), &*fetched.is_missed))
+    }
+
+    /// Compiles the gates again with keys of others, where one's own are yet to come and these are of the same URL,
+    /// under the same authorities. `None` where there are none of use.
+    pub fn with_kept(&self, config: &Config, kept: &[KeptKeys]) -> Option<Loaded> {
+        let mut gates: Option<Loaded> = None;
+        for (id, _, _) in self.fetched().filter(|(_, has_keys, _)| !has_keys) {
+            let own = kept.iter().find(|kept| kept.url == id.0 && is_same_file(kept.keys_ca.as_ref(), id.1.as_ref()));
+            let current = gates.as_ref().unwrap_or(self);
+            // Text without a key for the algorithms is fetched again, and what is wrong with it is said then.
+            let news = own.and_then(|own| current.with_keys(config, id, own.text.as_bytes()).ok().flatten());
+            gates = news.or(gates);
+        }
+        gates
+    }
+
+    /// Texts of all sets that have come, each once.
+    pub fn kept_keys(&self) -> Vec<KeptKeys> {
+        let mut kept: Vec<KeptKeys> = Vec::new();
+        for ((url, keys_ca, _), fetched) in self.fetched.iter().filter(|(_, fetched)| fetched.keys.is_some()) {
+            let own = KeptKeys { url: url.clone(), keys_ca: keys_ca.clone(), text: Arc::clone(&fetched.text) };
+            if !kept.contains(&own) {
+                kept.push(own);
+            }
+        }
+        kept
     }
 
     fn load_beside(config: &Config, known: Option<&Loaded>) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
@@ -284,6 +320,12 @@ fn hidden(proof: &Proof) -> Option<String> {
         Proof::Basic(_) | Proof::Jwt(_) => Some("authorization".into()),
         Proof::Forward(_) => None,
     }
+}
+
+/// Whether two paths lead to one file, also of processes that were started in different folders.
+fn is_same_file(one: Option<&PathBuf>, other: Option<&PathBuf>) -> bool {
+    let whole = |path: Option<&PathBuf>| path.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    one == other || whole(one) == whole(other)
 }
 
 /// Value of a key in a map: as it was before, or read now, for all who ask.

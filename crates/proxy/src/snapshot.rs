@@ -338,6 +338,11 @@ impl Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
+    /// The same snapshot, before it is published, with other gates.
+    pub fn completed(self, gates: Arc<propylon_identity::Loaded>) -> Snapshot {
+        Snapshot { gates, ..self }
+    }
+
     /// The snapshot with other gates.
     pub fn with_gates(&self, gates: Arc<propylon_identity::Loaded>) -> Snapshot {
         Snapshot { generation: self.generation + 1, gates, ..self.clone() }

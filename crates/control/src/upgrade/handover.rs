@@ -22,6 +22,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{interval, sleep, timeout};
 
+use super::keys::{self, KEYS};
 use super::launcher::Launcher;
 use super::message::{Channel, Message, SESSIONS_BYTES_MAX, SecretKind, word};
 use super::predecessors::{Predecessors, unix_seconds};
@@ -330,7 +331,7 @@ impl Handover {
         log::info!("upgrade: process {pid}, version {version}, is getting ready to take over");
         // A change that is being made is made first.
         let _turn = inner.changes.lock().await;
-        let adopted = match self.negotiate(channel).await {
+        let adopted = match self.negotiate(channel, hello).await {
             Ok(adopted) => adopted,
             Err(failure) => {
                 self.failed(&failure);
@@ -343,9 +344,9 @@ impl Handover {
     }
 
     /// Up to the successor's word that it serves. Returns what it has kept.
-    async fn negotiate(&self, channel: &Channel) -> Result<Vec<Item>, Failure> {
+    async fn negotiate(&self, channel: &Channel, hello: &Value) -> Result<Vec<Item>, Failure> {
         let snapshot = Arc::clone(&self.0.handover_state.config_status.borrow().snapshot);
-        let offered = limited(ANSWER_WAIT, self.offer(channel, &snapshot)).await?;
+        let offered = limited(ANSWER_WAIT, self.offer(channel, &snapshot, hello)).await?;
         let adopted = limited(READY_WAIT, await_ready(channel)).await??;
         let ready = async {
             for profile in &snapshot.profiles {
@@ -364,7 +365,7 @@ impl Handover {
         Ok(kept.map(|(_, item)| item).collect())
     }
 
-    async fn offer(&self, channel: &Channel, snapshot: &Snapshot) -> io::Result<Vec<Item>> {
+    async fn offer(&self, channel: &Channel, snapshot: &Snapshot, hello: &Value) -> io::Result<Vec<Item>> {
         let handover_state = &self.0.handover_state;
         channel
             .send_json(&json!({
@@ -409,6 +410,11 @@ impl Handover {
         }
         for known in handover_state.health.hand_over() {
             channel.send_json(&json!({ "word": "server", "server": known.to_json() })).await?;
+        }
+        // Earlier versions end a conversation at a word that they do not know.
+        let takes_keys = hello["takes"].as_array().is_some_and(|takes| takes.iter().any(|word| word == KEYS));
+        for part in snapshot.gates.kept_keys().iter().filter(|_| takes_keys).flat_map(keys::parts) {
+            channel.send_json(&part).await?;
         }
         channel.send_json(&word("offered")).await?;
         Ok(items)

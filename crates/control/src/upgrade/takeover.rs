@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_crypto::TagKey;
+use propylon_identity::KeptKeys;
 use propylon_net::listen::{Inherited, ListenerBinding};
 use propylon_sys::ProcessWatch;
 use propylon_tls::{Profile, Tickets};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::keys::{self, KEYS};
 use super::message::{Channel, Message, SecretKind, receive_now, send_now, word};
 use super::predecessors::Description;
 use super::{ANSWER_WAIT, END_WAIT, Failure, PREDECESSORS_MAX, PROTOCOL, READY_WAIT, SOCKETS_MAX};
@@ -46,6 +48,8 @@ pub struct InheritedState {
     pub tickets: Option<Tickets>,
     /// Results of the predecessor's probes.
     pub health: Vec<KnownServer>,
+    /// Issuers' keys that the predecessor has fetched.
+    pub keys: Vec<KeptKeys>,
 }
 
 /// A socket that is not a listener's, with where it is.
@@ -63,7 +67,8 @@ impl Takeover {
                 format!("nobody answers at {}: {error}; is it the process's process.upgrade_socket?", path.display());
             Failure::new("start", what)
         })?;
-        let said = json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION") });
+        let said =
+            json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"), "takes": [KEYS] });
         send_now(&socket, &said).map_err(broken)?;
         let Message::Word(offer) = next(&socket)? else { return Err(unexpected()) };
         match offer["word"].as_str() {
@@ -104,6 +109,9 @@ impl Takeover {
                 }
                 Message::Word(value) if value["word"] == "server" => {
                     self.inherited_state.health.extend(KnownServer::from_json(&value["server"]));
+                }
+                Message::Word(value) if value["word"] == KEYS => {
+                    keys::take_part(&mut self.inherited_state.keys, &value).ok_or_else(unexpected)?;
                 }
                 Message::Word(value) if value["word"] == "offered" => return Ok(()),
                 Message::Secret { kind: SecretKind::TicketKeys, bytes, .. } => {
