@@ -182,6 +182,7 @@ fn what_must_not_be_changed_goes_as_it_is() {
                 let head = format!("HTTP/1.1 206 Partial Content\r\n{fields}\r\nContent-Length: 2000\r\n\r\n");
                 [head.as_bytes(), &sent[..2000]].concat()
             }
+            "/same-png" => b"HTTP/1.1 304 Not Modified\r\nContent-Type: image/png\r\nETag: \"x\"\r\n\r\n".to_vec(),
             "/same" => b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n".to_vec(),
             _ => ok(&format!("{TEXT}{strong}"), &sent),
         }
@@ -221,8 +222,10 @@ fn what_must_not_be_changed_goes_as_it_is() {
     // The copy that a client has is the compressed one if its tag is.
     for (known, tag) in [("W/\"x\"", "W/\"x\""), ("\"x\"", "\"x\"")] {
         let response = asked(&mut client, "/same", &format!("If-None-Match: {known}\r\n"));
-        assert_eq!((response.status, response.field("ETag")), (304, Some(tag)));
+        let told = (response.status, response.field("ETag"), response.field("Vary"));
+        assert_eq!(told, (304, Some(tag), Some("Accept-Encoding")));
     }
+    assert!(plain(&asked(&mut client, "/same-png", "If-None-Match: \"x\"\r\n")));
     assert!(origin.received_text().contains("If-None-Match: W/\"x\""), "servers compare tags by themselves");
     for (reason, count) in [("range", 1.0), ("not-accepted", 4.0), ("credentials", 0.0)] {
         let label = [("reason", reason)];
@@ -547,6 +550,17 @@ fn answers_of_the_engine_are_compressed_as_servers_are() {
     let weak = format!("W/{tag}");
     let known = asked(&mut client, "/page", &format!("If-None-Match: {weak}\r\n"));
     assert_eq!((known.status, known.field("ETag"), known.field("Vary")), (304, Some(&*weak), Some("Accept-Encoding")));
+    // A copy that is not compressed depends on the request as much.
+    for accept in ["", "Accept-Encoding: gzip\r\n"] {
+        let ask = format!("GET /page HTTP/1.1\r\nHost: a.test\r\n{accept}If-None-Match: {tag}\r\n\r\n");
+        let known = client.ask(ask);
+        assert_eq!((known.status, known.field("ETag")), (304, Some(&*tag)), "{accept}");
+        assert_eq!(known.field("Vary"), Some("Accept-Encoding"), "{accept}");
+    }
+    let url = format!("http://{}/page", engine.address("plain"));
+    let known = format!("If-None-Match: {tag}");
+    let said = curl(&["--http2-prior-knowledge", "-i", "--header", &known, &url]).ok().text();
+    assert!(said.starts_with("HTTP/2 304") && said.contains("vary: Accept-Encoding"), "{said}");
     let part = asked(&mut client, "/page", "Range: bytes=10-19\r\n");
     let about = (part.status, part.field("ETag"), part.field("Vary"), part.text());
     assert_eq!(about, (206, Some(&*tag), Some("Accept-Encoding"), page[10..20].to_owned()));

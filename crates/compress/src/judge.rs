@@ -56,8 +56,11 @@ pub enum Verdict {
     Compressed(Encoding),
     /// Another request might have got it compressed, which caches are to know.
     Plain(Skip),
-    /// The client has asked whether its copy, which was compressed, still holds.
-    NotModified,
+    /// The client's copy still holds. Whether it was compressed is known by its tag; what it depends on is said in any
+    /// case, as with the response that it is a copy of (RFC 9110 §15.4.5).
+    NotModified {
+        was_compressed: bool,
+    },
 }
 
 /// Reason for which a response that could be compressed is not.
@@ -93,7 +96,9 @@ impl Skip {
 /// Judges a response of a route whose compression is `rules`. `None`: it is left as it is.
 pub fn judge(rules: &Compress, asked: &Asked<'_>, response: Answered<'_>) -> Option<Verdict> {
     if response.head.status == 304 {
-        return is_about_compressed(asked, response).then_some(Verdict::NotModified);
+        let was_compressed = is_about_compressed(asked, response);
+        let depends = was_compressed || may_be_about_compressed(rules, response);
+        return depends.then_some(Verdict::NotModified { was_compressed });
     }
     let length = suitable_length(rules, asked.head.method, response)?;
     let fields = &asked.head.fields;
@@ -130,20 +135,30 @@ fn suitable_length(rules: &Compress, method: Method, answered: Answered<'_>) -> 
         (_, Framing::Length(length)) => Some(length),
         _ => None,
     };
-    let media_type = answered.value("Content-Type")?;
+    let is_suitable = is_of_types(rules, answered.value("Content-Type")?) && !is_fixed(answered);
+    is_suitable.then_some(length)
+}
+
+fn is_of_types(rules: &Compress, media_type: &[u8]) -> bool {
     let media_type = media_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // Messages of gRPC are compressed by themselves, or not, as their two ends have agreed.
     let is_grpc = media_type.get(..16).is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"));
-    if is_grpc || !rules.types.iter().any(|known| known.covers(media_type)) {
-        return None;
-    }
-    // A body that is coded, or a part; and one whose signature is of the body as it is (RFC 9421).
+    !is_grpc && rules.types.iter().any(|known| known.covers(media_type))
+}
+
+/// Whether a body goes on as it is: one that is coded, or a part; and one whose signature is of it as it is (RFC 9421).
+fn is_fixed(answered: Answered<'_>) -> bool {
     let has = |name| answered.value(name).is_some();
-    let is_fixed = has("Content-Encoding") || has("Content-Range") || has("Signature-Input");
-    if is_fixed || forbids_transforms(answered.values("Cache-Control")) {
-        return None;
-    }
-    Some(length)
+    let is_told = has("Content-Encoding") || has("Content-Range") || has("Signature-Input");
+    is_told || forbids_transforms(answered.values("Cache-Control"))
+}
+
+/// Whether a 304 may be about a response that is compressed for some. Few say type or length: those that do not may be
+/// about any.
+fn may_be_about_compressed(rules: &Compress, answered: Answered<'_>) -> bool {
+    let length = answered.value("Content-Length").and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());
+    let is_short = length.is_some_and(|length: u64| length < rules.minimum);
+    !is_short && answered.value("Content-Type").is_none_or(|kind| is_of_types(rules, kind)) && !is_fixed(answered)
 }
 
 /// Whether Cache-Control forbids to change the body (RFC 9111 §5.2.1.6, §5.2.2.6).
@@ -333,9 +348,22 @@ mod tests {
             let response = format!("HTTP/1.1 304 Not Modified\r\nETag: {tag}\r\n\r\n");
             verdict_of(&Compress::default(), &request, &response)
         };
-        assert_eq!(judged("\"y\", W/\"x\"", "\"x\""), Some(Verdict::NotModified));
-        assert_eq!(judged("\"x\"", "\"x\""), None);
-        assert_eq!(judged("W/\"x\"", "W/\"x\""), None);
-        assert_eq!(judged("W/\"y\"", "\"x\""), None);
+        let not_modified = |was_compressed| Some(Verdict::NotModified { was_compressed });
+        assert_eq!(judged("\"y\", W/\"x\"", "\"x\""), not_modified(true));
+        assert_eq!(judged("\"x\"", "\"x\""), not_modified(false));
+        assert_eq!(judged("W/\"x\"", "W/\"x\""), not_modified(false));
+        assert_eq!(judged("W/\"y\"", "\"x\""), not_modified(false));
+        // Nor does the date of a copy tell. What is never compressed does not depend on the request.
+        let of = |fields: &str| {
+            let request = "GET / HTTP/1.1\r\nHost: a.example\r\nIf-Modified-Since: x\r\n\r\n";
+            verdict_of(&Compress::default(), request, &format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n"))
+        };
+        for fields in ["", "Content-Type: text/html\r\nContent-Length: 5000\r\n", "Content-Length: x\r\n"] {
+            assert_eq!(of(fields), not_modified(false), "{fields}");
+        }
+        let never = ["Content-Type: image/png", "Content-Length: 10", "Content-Encoding: br"];
+        for fields in never.into_iter().chain(["Cache-Control: no-transform", "Content-Type: application/grpc"]) {
+            assert_eq!(of(&format!("{fields}\r\n")), None, "{fields}");
+        }
     }
 }

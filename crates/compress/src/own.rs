@@ -179,5 +179,12 @@ mod tests {
         let asked = format!("{GZIP}\r\nIf-None-Match: W/\"x\"");
         let (fields, coding) = coded(&asked, &own(b"", 304, &[("ETag", "\"x\"")]), None).expect("looked at");
         assert_eq!((&*fields, coding), ("ETag: W/\"x\"\nVary: Accept-Encoding\n", None));
+        // One that has it as it is, is told what it depends on; of what is never coded that is nothing.
+        let (body, tag) = (vec![b'a'; 1_000], [("ETag", "\"x\"")]);
+        let asked = format!("{GZIP}\r\nIf-None-Match: \"x\"");
+        let (fields, coding) = coded(&asked, &own(&body, 304, &tag), None).expect("looked at");
+        assert_eq!((&*fields, coding), ("ETag: \"x\"\nVary: Accept-Encoding\n", None));
+        assert_eq!(coded(&asked, &Own { whole: 99, ..own(&body[..99], 304, &tag) }, None), None);
+        assert_eq!(coded(&asked, &Own { content_type: "image/png", ..own(&body, 304, &tag) }, None), None);
     }
 }

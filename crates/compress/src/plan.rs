@@ -33,8 +33,8 @@ impl Plan {
         (encoders, known): (&Rc<Encoders>, &dyn Fn(Encoding) -> bool),
     ) -> Option<Plan> {
         let encoding = match judge(rules, asked, answered)? {
-            Verdict::NotModified => {
-                let rewrite = Rewrite { encoding: None, weakens: true, varies: varies(answered) };
+            Verdict::NotModified { was_compressed } => {
+                let rewrite = Rewrite { encoding: None, weakens: was_compressed, varies: varies(answered) };
                 return Some(Plan { rewrite, lease: None, skip: None });
             }
             Verdict::Plain(skip) => Err(skip),
