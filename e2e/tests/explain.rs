@@ -101,6 +101,63 @@ fn what_a_route_does_with_a_request_is_told() {
 }
 
 #[test]
+fn scripts_and_calls_of_browsers_are_told() {
+    let scratch = Scratch::new();
+    let text = "[listener.a]\nbind = \"127.0.0.1:81\"\npaths = { allow = [\"%00\"] }\n\
+                [backend.php]\nservers = [\"127.0.0.1:1\"]\nprotocol = \"fastcgi\"\n\
+                fastcgi = { root = \"/srv/shop\", scripts = [\"/admin/*.php\"] }\n\
+                [backend.own]\nservers = [\"127.0.0.1:1\"]\nprotocol = \"fastcgi\"\n\
+                fastcgi = { root = \"/srv/own\", params = { SCRIPT_FILENAME = \"/srv/x.php\" } }\n\
+                [backend.calls]\nservers = [\"127.0.0.1:2\"]\nprotocol = \"h2\"\n\
+                [[route]]\nbackend = \"php\"\nfallback = \"own\"\n\
+                [[route]]\npath = \"/moved\"\nbackend = \"php\"\nrequest = { path = { replace = \"/admin/tool.php/a\" } }\n\
+                [[route]]\npath = \"/shop.Cart\"\nbackend = \"calls\"\ngrpc_web = true\n";
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let explained = |arguments: &[&str]| {
+        let said = propylon(&[&["explain", "-c", &path], arguments].concat());
+        assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
+        said.text()
+    };
+    let told = |arguments: &[&str]| -> Value {
+        let json: Value = serde_json::from_str(&explained(&[&["--json"], arguments].concat())).expect("JSON");
+        json["listeners"][0].clone()
+    };
+    for (path, script, rest, file) in [
+        ("/blog/x?y=/admin/z.php", "/index.php", "no PATH_INFO", "/srv/shop/index.php"),
+        ("/admin/edit%2ephp/a/b?c", "/admin/edit.php", "PATH_INFO /a/b", "/srv/shop/admin/edit.php"),
+        ("/moved?x", "/admin/tool.php", "PATH_INFO /a", "/srv/shop/admin/tool.php"),
+        ("/upload/x.jpg/y.php", "/index.php", "no PATH_INFO", "/srv/shop/index.php"),
+    ] {
+        let url = format!("http://a.test:81{path}");
+        let text = explained(&[&url]);
+        let lines = format!("\nscript       {script}, {rest}\nfile         {file}, as the servers see it\n");
+        assert!(text.contains(&lines), "{path}: {text}");
+        let one = &told(&[&url])["backend"]["script"];
+        assert_eq!((&one["name"], &one["file"], &one["root"]), (&json!(script), &json!(file), &json!("/srv/shop")));
+    }
+    let text = explained(&["http://a.test:81/x"]);
+    assert!(text.contains("\nfile         as `params` has SCRIPT_FILENAME"), "{text}");
+    assert!(explained(&["http://a.test:81/a%00.php"]).contains("\nanswer       400 (bad-script-path)\n"));
+    let url = "http://a.test:81/shop.Cart/Add";
+    let call = |kind: &str| {
+        let line = format!("Content-Type: {kind}");
+        let asked = ["-X", "POST", "-H", &line, url];
+        (explained(&asked), told(&asked)["grpc_web"].clone())
+    };
+    let (text, json) = call("application/grpc-web+proto");
+    assert!(text.contains("\ngrpc_web     a call: servers get application/grpc+proto\n"), "{text}");
+    assert!(text.contains("the client gets application/grpc-web+proto, with the trailers"), "{text}");
+    assert_eq!((&json["request"], &json["base64"]), (&json!("application/grpc+proto"), &json!(false)));
+    let (text, json) = call("application/grpc-web-text");
+    assert!(text.contains("a call: servers get application/grpc, its body without base64\n"), "{text}");
+    assert_eq!(json["response"], "application/grpc-web-text");
+    let (text, json) = call("application/json");
+    assert!(text.contains("\ngrpc_web     goes on as it is: calls are POST with "), "{text}");
+    assert!(json.is_null());
+    assert!(!explained(&["http://a.test:81/"]).contains("grpc_web"));
+}
+
+#[test]
 fn a_request_is_followed_from_its_listener_to_its_servers() {
     let scratch = Scratch::new();
     let path = config(&scratch);

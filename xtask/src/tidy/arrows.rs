@@ -170,6 +170,7 @@ const CRATES: &[CrateRules] = &[
             "import",
             "steps",
             "policy",
+            "fastcgi",
             "http",
             "tls",
             "announce",

@@ -3,6 +3,7 @@
 //! The command reads the configuration as `run` would and asks the same router and the same certificates; no engine
 //! has to run and nothing is sent to anybody.
 
+mod kinds;
 mod sent;
 
 use std::fmt::Write;
@@ -27,6 +28,8 @@ use propylon_control::origin;
 use propylon_control::problems::problem;
 use propylon_proxy::snapshot::{load_profiles, rule};
 use propylon_steps::conditions::{self, Conditions};
+
+use kinds::{BrowserCall, Script};
 use sent::Sent;
 
 /// Limits on a request line and its Host.
@@ -101,6 +104,8 @@ struct Explanation<'a> {
     routes: Vec<Candidate>,
     /// Changes that the route makes; none where it makes none.
     sent: Option<Sent>,
+    /// Call that the request becomes; none where its route is not for those of browsers.
+    call: Option<BrowserCall>,
 }
 
 /// A route for a request's listener, host and path.
@@ -148,7 +153,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             true => Ok(()),
             false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
         };
-        let (mut found, mut sent) = (Vec::new(), None);
+        let (mut found, mut sent, mut call) = (Vec::new(), None, None);
         let monitored = listener.monitor_path.as_deref().map(str::as_bytes);
         let is_monitor = path.is_ok() && monitored == Some(head.path_key(asked.text.as_bytes()));
         if path.is_ok() && !is_monitor && listener.redirect_to_https.is_none() {
@@ -168,7 +173,9 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
                 },
             };
             found = routes(&config, index, &asked.host, &request);
-            sent = taken(&found).and_then(|route| Sent::of(&config, (index, route), &request));
+            let route = taken(&found);
+            sent = route.and_then(|route| Sent::of(&config, (index, route), &request));
+            call = route.and_then(|route| BrowserCall::of(&config.routes[route], &request));
         }
         Explanation {
             config: &config,
@@ -179,6 +186,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             is_monitor,
             routes: found,
             sent,
+            call,
             path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
         }
     });
@@ -470,6 +478,8 @@ impl Explanation<'_> {
                     line("", &format!("asks for {}; without one 401 (credentials-missing)", proof(auth)));
                 }
                 self.describe_guards(route, &mut line);
+                let call = self.call.iter().flat_map(BrowserCall::lines);
+                call.for_each(|(what, text)| line(what, &text));
                 self.describe_split(route, &mut line);
                 self.describe_action(&route.action, &mut line);
                 self.describe_terms(&route.steps, &mut line);
@@ -590,9 +600,21 @@ impl Explanation<'_> {
             let share = share(backend, server);
             line(what, &format!("{}, {share} ({})", server.address, self.place(server.at)));
         }
+        if let Some(script) = self.script(backend) {
+            script.lines().iter().for_each(|(what, text)| line(what, text));
+        }
         if let Some(watched) = watched(backend) {
             line("health", &format!("{watched}; `propylon top` shows how they are now"));
         }
+    }
+
+    /// Script that the request runs, at servers of FastCGI.
+    fn script<'b>(&self, backend: &'b Backend) -> Option<Script<'b>> {
+        let target = match self.sent.as_ref().and_then(Sent::target) {
+            Some(target) => target,
+            None => self.path.as_ref().ok()?,
+        };
+        Some(Script::of(backend.fastcgi.as_ref()?, target))
     }
 
     /// A route's conditions in words.
@@ -675,6 +697,7 @@ impl Explanation<'_> {
                     "servers": servers.collect::<Vec<Value>>(),
                     "health": backend.health.as_ref().map(effective::health),
                     "outlier": backend.outlier.as_ref().map(effective::outlier),
+                    "script": self.script(backend).map(|script| script.to_json()),
                     "at": place(backend.at),
                 });
             }
@@ -716,6 +739,7 @@ impl Explanation<'_> {
         if let Some(auth) = &route.steps.auth {
             value["auth"] = json!(proof(auth));
         }
+        value["grpc_web"] = json!(self.call.as_ref().map(BrowserCall::to_json));
         value["changes"] = json!(self.sent.as_ref().map(Sent::to_json));
     }
 }

@@ -86,6 +86,11 @@ impl Sent {
         (!is_nothing || sent.request != nothing || sent.response != nothing).then_some(sent)
     }
 
+    /// Target that servers are asked for, where that is not the client's.
+    pub fn target(&self) -> Option<&str> {
+        self.target.as_ref().ok()?.as_deref()
+    }
+
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         match &self.target {
