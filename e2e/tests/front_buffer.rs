@@ -160,6 +160,44 @@ fn a_body_that_is_held_is_sent_again_and_to_the_fallback() {
 }
 
 #[test]
+fn errors_behind_a_body_that_has_been_read_leave_the_connection_open() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let rude = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.close();
+    });
+    let failing =
+        Origin::answering(|_| b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\nsick".to_vec());
+    let mut text = config(&scratch, "", &[origin.address()], "{ request = true }");
+    let backends = [("dead", dead()), ("rude", rude.address()), ("failing", failing.address())];
+    for (name, server) in backends {
+        let route = format!(
+            "backend = \"{name}\"\nerror_pages = {{ 5xx = {{ text = \"5xx.txt\" }} }}\nintercept_errors = true\n"
+        );
+        text.push_str(&format!(
+            "[backend.{name}]\nservers = [\"{server}\"]\nretries = 0\n[[route]]\npath = \"/held/{name}\"\n{route}\
+             buffer = {{ request = true }}\n[[route]]\npath = \"/{name}\"\n{route}"
+        ));
+    }
+    let engine = Engine::start_beside(&[("5xx.txt", "our page")], &text);
+    let (body, mut client) = (body(300_000), engine.client("plain"));
+    for path in ["/held/dead", "/held/rude", "/held/failing", "/rude", "/failing"] {
+        for framing in ["Transfer-Encoding: chunked", "Content-Length: 300000"] {
+            let ask = format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+            let body = if framing.starts_with('C') { body.clone() } else { chunked(&body, 20_000) };
+            let answer = client.ask([ask.as_bytes(), &body].concat());
+            assert_eq!((answer.status >= 500, answer.text()), (true, "our page".into()), "{path} {framing}");
+            assert_eq!(answer.field("Connection"), None, "{path} {framing}");
+            assert_eq!(client.get("/").text(), " true false", "{path} {framing}");
+        }
+    }
+    // One that is still coming is not read for nothing.
+    client.send("POST /held/dead HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000000\r\n\r\n");
+    let answer = client.read_response();
+    assert_eq!((answer.status, answer.field("Connection")), (413, Some("close")));
+}
+
+#[test]
 fn longer_bodies_than_a_route_holds_are_refused_and_no_server_hears_of_them() {
     let (scratch, origin) = (Scratch::new(), judge());
     let buffer = "{ request = { memory = \"16KiB\", disk = \"64KiB\" } }";

@@ -26,6 +26,8 @@ pub struct Request {
     pub started: Instant,
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
+    /// All of a body that had begun has left the inbox: the next request is what follows.
+    pub body_taken: bool,
     /// Lines of the engine's own may go behind those of its head: of its trace, or of its route's changes.
     pub adds_lines: bool,
     /// Whether the response may be changed: by a cookie that leads back to its server, or by its route.
@@ -103,6 +105,7 @@ impl Default for Request {
             response: ResponseHead::default(),
             started: Instant::now(),
             body_begun: false,
+            body_taken: false,
             adds_lines: false,
             changes_response: false,
             trace: Trace::Off,
@@ -123,7 +126,8 @@ impl Request {
         self.head.clear();
         self.text.clear();
         self.started = now;
-        (self.body_begun, self.adds_lines, self.changes_response, self.hides_via) = (false, false, false, false);
+        (self.body_begun, self.body_taken, self.adds_lines) = (false, false, false);
+        (self.changes_response, self.hides_via) = (false, false);
         self.trace = Trace::Off;
         (self.steps, self.changed) = (None, None);
         self.note = Note::default();

@@ -92,7 +92,10 @@ fn answer_as_is(client: &mut ClientSide<'_>, request: &mut Request, answer: &Ans
         }
     };
     let head = &request.head;
-    let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
+    let skipped = match request.body_begun {
+        true => request.body_taken,
+        false => skip_body(head, &mut connection.inbox, &mut request.note),
+    };
     let is_leaving = connection.core.is_leaving(&connection.listener);
     let was_to_stay = head.keep_alive && !answer.close && is_leaving;
     let keep_alive = skipped && head.keep_alive && !answer.close && !is_leaving;

@@ -541,3 +541,4 @@ fn end_failed(
         _ => answer_fault(client, request, failed.fault),
     }
 }
+    upload.note_taken(request);

@@ -458,6 +458,7 @@ impl<'a> Transfer<'a> {
     /// server's connection can be used again; for more of it nobody waits.
     async fn replace(&mut self) -> After {
         let Transfer { client, server, progress } = self;
+        progress.upload.note_taken(progress.request);
         let after = answer_page(&mut client.client, progress.request, server.head_text());
         let length = progress.request.response.length;
         server.begin_body(&progress.request.response);

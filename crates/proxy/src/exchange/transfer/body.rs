@@ -118,6 +118,11 @@ impl Upload {
         }
     }
 
+    /// Notes whether all of the body has left the inbox, for an answer that takes the place of a server's.
+    pub fn note_taken(&self, request: &mut Request) {
+        request.body_taken = request.body_begun && self.is_read();
+    }
+
     /// The body can be sent from its beginning: no byte of it has left the inbox, or all of it was kept.
     pub fn is_untouched(&self) -> bool {
         match self {

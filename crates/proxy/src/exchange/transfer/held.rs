@@ -136,7 +136,10 @@ pub async fn hold(
     intake.request.body_begun = true;
     let Intake { writing, upload, leftover, .. } = intake;
     match ended {
-        Ok(trailers) => Taken { writing, upload, leftover, trailers }.keep(&core, request),
+        Ok(trailers) => {
+            request.body_taken = trailers.is_some();
+            Taken { writing, upload, leftover, trailers }.keep(&core, request);
+        }
         Err(stop) => return Err(fail(client, request, stop)),
     }
     Ok(())
