@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
+use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, Http2, request};
+use propylon_e2e::http::in_chunks;
+use propylon_e2e::origin::dead;
 use propylon_e2e::php::Php;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::{Ending, Engine, Origin, Peer, Scratch, holds};
@@ -125,6 +128,48 @@ fn uploads_arrive_whole_and_those_of_unknown_length_within_a_bound() {
         let said = curl(&[version, "--data-binary", &large, "--header", length, &path]).ok();
         assert_eq!(said.text(), format!("3000001 3000001 {large_md5}"), "{version} at {listener}");
     }
+}
+
+#[test]
+fn slow_uploads_of_unknown_length_take_no_process_before_they_are_whole() {
+    let php = Php::start(1);
+    php.write("index.php", "<?php echo $_SERVER['CONTENT_LENGTH'] ?? '', ' ', file_get_contents('php://input');");
+    let engine = engine(&php, "", "circuit = { requests = 1 }");
+    let chunked = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n";
+    let mut slow = [engine.client("plain"), engine.client("web")];
+    for client in &mut slow {
+        client.send(format!("{chunked}Expect: 100-continue\r\n\r\n"));
+        assert!(client.read_head().starts_with("HTTP/1.1 100 Continue"));
+        client.send("4\r\nhalf\r\n");
+    }
+    let mut http2 = Http2::start_tls(&engine);
+    http2.headers(1, END_HEADERS, &request("POST", "/"));
+    http2.send(DATA, 0, 1, b"half");
+    // The one process, and the one request that the backend may have, are free meanwhile.
+    for listener in ["plain", "web"] {
+        let mut quick = engine.client(listener);
+        let answer = quick.ask(format!("{chunked}\r\n5\r\nquick\r\n0\r\n\r\n"));
+        assert_eq!((answer.status, answer.text()), (200, "5 quick".into()));
+        assert_eq!(quick.get("/").status, 200);
+    }
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 4.0);
+    assert!(slow.iter_mut().all(|client| !client.has_something_now()));
+    // A configuration that comes meanwhile changes nothing for them.
+    engine.reload();
+    for client in &mut slow {
+        client.send("4\r\n way\r\n0\r\n\r\n");
+        assert_eq!(client.read_response().text(), "8 half way");
+        // Nothing is left on the client's connection.
+        assert_eq!(client.get("/").status, 200);
+    }
+    http2.send(DATA, END_STREAM, 1, b" way");
+    assert_eq!(http2.response(1).1, b"8 half way");
+    // A client that goes has cost nobody anything.
+    let mut client = engine.client("plain");
+    client.send(format!("{chunked}\r\n4\r\nhalf\r\n"));
+    client.finish();
+    holds("it is noticed", || engine.log().iter().any(|line| line["fault"] == "client-closed"));
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 9.0);
 }
 
 #[test]
@@ -437,6 +482,88 @@ fn an_application_that_is_overloaded_has_not_seen_the_request() {
         let said = curl(&["--http2", "--output", "/dev/null", "--write-out", "%{http_code}", &url(&alone, "web", "/")]);
         assert_eq!(said.text(), "503");
     }
+}
+
+/// A server that says how long the body of a request was.
+fn counting() -> Origin {
+    Origin::scripted(|peer| {
+        while let Some(request) = read_request(peer) {
+            let (mut at, mut count) = (0, 0);
+            while at < request.len() {
+                let length = usize::from(u16::from_be_bytes([request[at + 4], request[at + 5]]));
+                count += if request[at + 1] == 5 { length } else { 0 };
+                at += 8 + length + usize::from(request[at + 6]);
+            }
+            peer.send([out(&format!("\n{count}")), end(0)].concat());
+        }
+    })
+}
+
+/// A server that closes where it should answer.
+fn rude() -> Origin {
+    Origin::scripted(|peer| {
+        read_request(peer);
+        peer.close();
+    })
+}
+
+#[test]
+fn a_body_of_unknown_length_is_sent_again_and_to_the_fallback_as_often_as_it_takes() {
+    let (rude, good) = (rude(), counting());
+    let http = Origin::answering(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhttp".to_vec());
+    let mut text = config(&[rude.address(), good.address()], "/srv", "", "balance = \"first\"");
+    for (path, first, second) in [("/kinds", "gone", "http"), ("/same", "gone", "app"), ("/turned", "none", "app")] {
+        text.push_str(&format!("[[route]]\npath = \"{path}\"\nbackend = \"{first}\"\nfallback = \"{second}\"\n"));
+    }
+    text.push_str(&format!(
+        "[backend.gone]\nservers = [\"{}\"]\nprotocol = \"fastcgi\"\nfastcgi = {{ root = \"/srv\" }}\n\
+         [backend.none]\nservers = [\"{}\"]\n[backend.http]\nservers = [\"{}\"]\n",
+        dead(),
+        dead(),
+        http.address()
+    ));
+    let engine = Engine::start(&text);
+    let body = vec![b'b'; 100_000];
+    let pieces: Vec<&[u8]> = body.chunks(9_999).collect();
+    let scratch = Scratch::new();
+    let data = format!("@{}", scratch.write("body", &body).display());
+    for path in ["/", "/same", "/turned", "/kinds"] {
+        let ask = format!("PUT {path} HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let expected = if path == "/kinds" { "http" } else { "100000" };
+        let mut client = engine.client("plain");
+        for _ in 0..2 {
+            let answer = client.ask([ask.as_bytes(), &in_chunks(&pieces, "X-Trailer: 1\r\n")].concat());
+            assert_eq!((answer.status, answer.text()), (200, expected.into()), "{path}");
+        }
+        let put = ["--http2", "--request", "PUT", "--data-binary", &data, "--header", "Content-Length:"];
+        let said = curl(&[&put[..], &[&url(&engine, "web", path)]].concat()).ok().text();
+        assert_eq!(said, expected, "{path}");
+    }
+    assert!(rude.connections() > 0 && http.received_text().contains("Content-Length: 100000"));
+}
+
+#[test]
+fn a_body_that_there_is_no_room_for_asks_no_server() {
+    let server = counting();
+    let mut text = config(&[server.address()], "/srv", "", "");
+    text.push_str("[[route]]\npath = \"/held\"\nbackend = \"app\"\nbuffer = { request = { disk = 0 } }\n");
+    let engine = Engine::start(&format!("[process]\nbuffer_memory = \"48KiB\"\n{text}"));
+    let body = vec![b'b'; 200_000];
+    let pieces: Vec<&[u8]> = body.chunks(9_999).collect();
+    for path in ["/", "/held"] {
+        let ask = format!("POST {path} HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let answer = engine.client("plain").ask([ask.as_bytes(), &in_chunks(&pieces, "")].concat());
+        assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")), "{path}: {}", answer.text());
+        assert!(answer.text().contains("buffer-failed"), "{}", answer.text());
+    }
+    assert_eq!(engine.metric("propylon_held_bodies_exhausted_total", &[]), 2.0);
+    assert_eq!(server.connections(), 0);
+    // Memory is given back, and known lengths need no room.
+    let ask = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let answer = engine.client("plain").ask([ask.as_bytes(), &in_chunks(&pieces[..3], "")].concat());
+    assert_eq!(answer.text(), "29997");
+    let ask = "POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 200000\r\n\r\n";
+    assert_eq!(engine.client("plain").ask([ask.as_bytes(), &body].concat()).text(), "200000");
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub fn begin(config: &Config, is_first: bool) {
 /// Puts the bounds of a configuration into effect. By the main thread.
 pub fn put_into_effect(config: &Config) {
     let is_used = config.routes.iter().any(|route| !route.steps.buffer.is_off());
-    if SPACE.get().is_none() && !is_used {
+    let has_fastcgi = config.backends.iter().any(|backend| backend.fastcgi.is_some());
+    if SPACE.get().is_none() && !is_used && !has_fastcgi {
         return;
     }
     let buffers = &config.process.buffers;

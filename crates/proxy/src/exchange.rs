@@ -55,7 +55,12 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     }
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
-        Decision::Forward(backend) => attempt::forward(client, request, &snapshot, &snapshot.backends[backend.0]).await,
+        Decision::Forward(backend) => {
+            let after = attempt::forward(client, request, &snapshot, &snapshot.backends[backend.0]).await;
+            // A connection that is idle does not hold a body that its server took no other way.
+            request.held = None;
+            after
+        }
         Decision::Steps(route) => Box::pin(steps::take(client, request, &snapshot, route)).await,
     };
     // The log comes next. A key in the query may have gone to any route: somebody has a wrong path, or the key is old.

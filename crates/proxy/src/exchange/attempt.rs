@@ -23,7 +23,7 @@ use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
 use crate::exchange::http10;
 use crate::exchange::record::{self, AttemptRecord, Reached};
-use crate::exchange::transfer::{Ended, Parts, Rest, Transfer, Upload};
+use crate::exchange::transfer::{Ended, Parts, Rest, Transfer, Upload, held};
 use crate::exchange::tunnel;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
@@ -45,12 +45,11 @@ pub async fn forward(
     snapshot: &Rc<CoreSnapshot>,
     backend: &Rc<Backend>,
 ) -> After {
-    let (state, handle) = (&backend.state, Rc::clone(client.listener()));
-    request.note.backend = Some(backend.id.0);
-    client.note_backend(backend.metrics());
-    let Some(in_progress) = InProgress::begin(&backend.shared.circuit, state.pool.core()) else {
-        return refuse_open(client, request, backend);
+    let in_progress = match arrive(client, request, snapshot, backend).await {
+        Ok(in_progress) => in_progress,
+        Err(after) => return after,
     };
+    let handle = Rc::clone(client.listener());
     let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
     let mut forwarding = Forwarding::new(client, request, listener, backend);
@@ -108,6 +107,25 @@ pub async fn forward(
             Box::pin(pause(client, request, &steps)).await;
         }
     }
+}
+
+/// Counts a request as one of the backend's, whose servers of FastCGI get bodies of known length alone. An error: it has
+/// ended so.
+async fn arrive<'b>(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: &'b Rc<Backend>,
+) -> Result<InProgress<'b>, After> {
+    request.note.backend = Some(backend.id.0);
+    client.note_backend(backend.metrics());
+    if request.head.body == RequestBody::Chunked
+        && let Some(fastcgi) = &backend.config().fastcgi
+    {
+        Box::pin(held::hold_whole(client, request, snapshot, fastcgi.body_buffer)).await?;
+    }
+    let in_progress = InProgress::begin(&backend.shared.circuit, backend.state.pool.core());
+    in_progress.ok_or_else(|| refuse_open(client, request, backend))
 }
 
 /// Hands the rest of a response to its client, which is between that and this engine.
@@ -530,6 +548,7 @@ fn end_failed(
     if is_unsent && turns_to_fallback(client, request, backend) {
         return After::Fallback;
     }
+    upload.note_taken(request);
     if let ClientSide::Http2(_) = client
         && matches!(failed.fault, Fault::StreamReset | Fault::RequestReset)
     {
@@ -541,4 +560,3 @@ fn end_failed(
         _ => answer_fault(client, request, failed.fault),
     }
 }
-    upload.note_taken(request);

@@ -44,13 +44,7 @@ pub fn opening(
         Unfit::Path => Fault::BadScriptPath,
         Unfit::TooLong => Fault::ParameterTooLong,
     });
-    Opening {
-        params,
-        body: request.head.body,
-        held_max: settings.body_buffer,
-        expects_continue: request.head.expect_continue,
-        keeps: settings.keep,
-    }
+    Opening { params, body: request.head.body, expects_continue: request.head.expect_continue, keeps: settings.keep }
 }
 
 /// Values of the configuration's own parameters; none where a fact is not known.

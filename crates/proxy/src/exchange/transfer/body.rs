@@ -8,7 +8,7 @@ use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
 use propylon_net::timers::Timers;
 
-use super::held::HeldUpload;
+use super::held::{HeldUpload, held_by};
 use super::throttle::{Paced, Pacer};
 use crate::request::Request;
 
@@ -163,7 +163,7 @@ impl Upload {
 /// The body of a request that is held, from its beginning. A head whose body is said to be chunked may have one: how it
 /// goes on is said by what is held.
 fn held(request: &mut Request) -> Option<Upload> {
-    let held = Rc::clone(request.held.as_ref()?).downcast::<RefCell<HeldUpload>>().ok()?;
+    let held = held_by(request)?;
     request.head.body = held.borrow_mut().rewind();
     Some(Upload::Held(held))
 }

@@ -23,7 +23,7 @@ use super::stop::{Stop, server_fault};
 use crate::bodies;
 use crate::client::side::ClientSide;
 use crate::core::Core;
-use crate::exchange::answers::answer_fault;
+use crate::exchange::answers::{answer_busy, answer_fault};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::checkout::Client;
@@ -99,9 +99,56 @@ pub async fn hold(
     snapshot: &CoreSnapshot,
     bounds: Bounds,
 ) -> Result<(), After> {
-    if !is_held(request) {
+    match is_held(request) {
+        true => take(client, request, snapshot, (bounds, Fault::BodyTooLong)).await,
+        false => Ok(()),
+    }
+}
+
+/// Holds all of a body of unknown length, up to so many bytes in memory, for servers that take no other: a request that
+/// has none of these is left as it is. An error: the request has ended so.
+pub async fn hold_whole(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    most: u64,
+) -> Result<(), After> {
+    if request.head.body != RequestBody::Chunked {
         return Ok(());
     }
+    if held_by(request).is_none() {
+        let is_known = match client {
+            ClientSide::Http2(stream) => {
+                stream.framing(RequestBody::Chunked, request.own_body()) != RequestBody::Chunked
+            }
+            ClientSide::Http1(_) => false,
+        };
+        if is_known {
+            return Ok(());
+        }
+        let bounds = Bounds { memory: most, disk: 0 };
+        take(client, request, snapshot, (bounds, Fault::LengthRequired)).await?;
+    }
+    if held_by(request).is_some_and(|held| held.borrow().is_whole()) {
+        return Ok(());
+    }
+    // No server is asked for what the engine has no room for: it would wait for the rest.
+    client.core().metrics.increment(client.metrics().faults.of(Fault::BufferFailed));
+    Err(answer_busy(client, request, Fault::BufferFailed, 1))
+}
+
+/// Body of a request that is held.
+pub fn held_by(request: &Request) -> Option<Rc<RefCell<HeldUpload>>> {
+    Rc::clone(request.held.as_ref()?).downcast::<RefCell<HeldUpload>>().ok()
+}
+
+/// Takes a body. `bounds`: also the fault of a longer one.
+async fn take(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    (bounds, too_long): (Bounds, Fault),
+) -> Result<(), After> {
     let core = Rc::clone(client.core());
     let handle = Rc::clone(client.listener());
     let listener = snapshot.listener(&handle);
@@ -125,6 +172,7 @@ pub async fn hold(
         request,
         upload,
         writing: Writing::new(bodies::space(), core.metrics.index(), bounds),
+        too_long,
         limit: DirectionLimit::new(min_rate),
         leftover: None,
         trailers: None,
@@ -206,6 +254,8 @@ struct Intake<'a> {
     request: &'a mut Request,
     upload: Upload,
     writing: Writing,
+    /// Fault of a body that is longer than its bounds.
+    too_long: Fault,
     limit: DirectionLimit,
     leftover: Option<Buffer>,
     /// Lines of the trailers, once the body is over.
@@ -292,7 +342,7 @@ impl Intake<'_> {
                 self.client.release(count);
                 match self.writing.push(piece.readable()) {
                     Ok(()) => core.buffers.release(&mut piece),
-                    Err(Refused::TooLong) => return Err(Stop::Client(Fault::BodyTooLong)),
+                    Err(Refused::TooLong) => return Err(Stop::Client(self.too_long)),
                     Err(_) => self.leftover = Some(piece),
                 }
             }

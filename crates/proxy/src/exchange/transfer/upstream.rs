@@ -59,7 +59,7 @@ impl Upstream {
                 http1.piece = piece;
             }
             Upstream::Http2(http2) => http2.stage(piece),
-            Upstream::FastCgi(fastcgi) => fastcgi.stage(core, piece),
+            Upstream::FastCgi(fastcgi) => fastcgi.stage(piece),
         }
     }
 
@@ -73,9 +73,9 @@ impl Upstream {
                 core.buffers.equip(&mut http1.outbox);
                 http1.outbox.extend(&scratch);
             }
-            Upstream::Http1(_) => {}
+            // The end of a request of FastCGI is known by its length.
+            Upstream::Http1(_) | Upstream::FastCgi(_) => {}
             Upstream::Http2(http2) => http2.send_end(trailers),
-            Upstream::FastCgi(fastcgi) => fastcgi.stage_end(core),
         }
     }
 

@@ -1,6 +1,5 @@
 //! A server's side of FastCGI: a connection that carries one request at a time, in records.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::take;
 use std::task::{Context, Poll, ready};
@@ -31,15 +30,10 @@ pub struct FastCgi {
     piece: Buffer,
     /// Bytes of `piece` that belong to the record whose header has been staged.
     piece_left: usize,
-    /// Further pieces, and whether the end of the body follows them.
-    queue: VecDeque<Buffer>,
+    /// The end of the body follows.
     ends: bool,
     /// Bytes of a body of known length that have not been staged.
     body_left: u64,
-    /// Whether the body is one that was held: what is taken of it has been told already.
-    was_held: bool,
-    /// A body of unknown length, and the parameters that wait for it; none once that is known.
-    held: Option<Box<HeldBody>>,
     /// Fault of a request that cannot be sent, for its client to be told.
     refused: Option<Fault>,
     /// The client waits to be told to send its body.
@@ -72,38 +66,23 @@ enum Body {
     Done,
 }
 
-/// A request's body whose length is not known before its end.
-struct HeldBody {
-    params: Params,
-    pieces: VecDeque<Buffer>,
-    length: u64,
-    most: u64,
-    /// Bytes that have been held since that was last told.
-    fresh: usize,
-}
-
 /// A request as it is to be sent.
 pub struct Opening {
     /// Beginning of the request, or why there is none.
     pub params: Result<Params, Fault>,
+    /// Body of the request, whose length is known by now.
     pub body: RequestBody,
-    /// Bytes of a body of unknown length that are held, at most.
-    pub held_max: u64,
     pub expects_continue: bool,
     pub keeps: bool,
 }
 
 impl FastCgi {
     pub fn new(connection: Box<ServerConnection>, core: &Services, opening: Opening) -> FastCgi {
-        let Opening { params, body, held_max, expects_continue, keeps } = opening;
-        let (mut outbox, mut held, mut refused) = (Buffer::default(), None, None);
-        let mut body_left = 0;
+        let Opening { params, body, expects_continue, keeps } = opening;
+        let (mut outbox, mut refused, mut body_left) = (Buffer::default(), None, 0);
         match (params, body) {
             (Err(fault), _) => refused = Some(fault),
-            (Ok(params), RequestBody::Chunked) => {
-                let pieces = VecDeque::new();
-                held = Some(Box::new(HeldBody { params, pieces, length: 0, most: held_max, fresh: 0 }));
-            }
+            (Ok(_), RequestBody::Chunked) => refused = Some(Fault::LengthRequired),
             (Ok(params), RequestBody::None | RequestBody::Length(_)) => {
                 let length = if let RequestBody::Length(length) = body { Some(length) } else { None };
                 body_left = length.unwrap_or(0);
@@ -119,12 +98,9 @@ impl FastCgi {
             outbox,
             piece: Buffer::default(),
             piece_left: 0,
-            queue: VecDeque::new(),
             ends: false,
             body_left,
-            was_held: held.is_some(),
             owes_continue: expects_continue && refused.is_none(),
-            held,
             refused,
             keeps,
             answer: Buffer::default(),
@@ -139,40 +115,11 @@ impl FastCgi {
         }
     }
 
-    pub fn stage(&mut self, core: &Services, mut piece: Buffer) {
-        let Some(held) = &mut self.held else {
-            // The last of the body goes with its end.
-            self.body_left = self.body_left.saturating_sub(piece.len() as u64);
-            self.ends = self.body_left == 0;
-            self.piece = piece;
-            return;
-        };
-        held.length += piece.len() as u64;
-        if held.length > held.most {
-            // No length was announced, and what would tell it does not fit.
-            self.refused = Some(Fault::LengthRequired);
-            held.pieces.iter_mut().for_each(|piece| core.buffers.release(piece));
-            held.pieces.clear();
-            return core.buffers.release(&mut piece);
-        }
-        held.fresh += piece.len();
-        match held.pieces.back_mut() {
-            // A client may send a byte at a time, and a buffer for each would take much more.
-            Some(last) if last.room() >= piece.len() => {
-                last.extend(piece.readable());
-                core.buffers.release(&mut piece);
-            }
-            _ => held.pieces.push_back(piece),
-        }
-    }
-
-    /// Stages the end of the body: where all of it was held, the request begins now.
-    pub fn stage_end(&mut self, core: &Services) {
-        if let Some(held) = self.held.take() {
-            core.buffers.equip(&mut self.outbox);
-            self.outbox.extend(&held.params.end(Some(held.length)));
-            (self.queue, self.ends) = (held.pieces, true);
-        }
+    pub fn stage(&mut self, piece: Buffer) {
+        // The last of the body goes with its end.
+        self.body_left = self.body_left.saturating_sub(piece.len() as u64);
+        self.ends = self.body_left == 0;
+        self.piece = piece;
     }
 
     /// Sends what is staged.
@@ -183,24 +130,10 @@ impl FastCgi {
             context.waker().wake_by_ref();
             return (written, Poll::Pending);
         }
-        if let Some(held) = &mut self.held {
-            written.body = take(&mut held.fresh);
-            return (written, Poll::Ready(Ok(())));
-        }
         loop {
-            if self.piece.is_empty() {
-                match self.queue.pop_front() {
-                    Some(next) => {
-                        core.buffers.release(&mut self.piece);
-                        self.piece = next;
-                    }
-                    None if self.ends => {
-                        self.ends = false;
-                        core.buffers.equip(&mut self.outbox);
-                        self.outbox.extend(&records::BODY_END);
-                    }
-                    None => {}
-                }
+            if self.piece.is_empty() && take(&mut self.ends) {
+                core.buffers.equip(&mut self.outbox);
+                self.outbox.extend(&records::BODY_END);
             }
             if self.piece_left == 0 && !self.piece.is_empty() {
                 self.piece_left = self.piece.len().min(records::PIECE_BYTES_MAX);
@@ -225,20 +158,18 @@ impl FastCgi {
             self.piece.consume(count - of_head);
             self.piece_left -= count - of_head;
             written.all += count;
-            if !self.was_held {
-                written.body += count - of_head;
-            }
+            written.body += count - of_head;
         }
     }
 
     /// Whether the request's head is to be sent, and nothing behind it yet.
     pub fn has_head_alone(&self) -> bool {
-        !self.outbox.is_empty() && self.piece.is_empty() && self.queue.is_empty() && !self.ends
+        !self.outbox.is_empty() && self.piece.is_empty() && !self.ends
     }
 
     /// Tells the server that nobody waits for its answer any more, where that can be said between two records.
     pub fn abort(&mut self, context: &mut Context<'_>, core: &Services) {
-        if self.outbox.is_empty() && self.piece_left == 0 && self.held.is_none() && self.refused.is_none() {
+        if self.outbox.is_empty() && self.piece_left == 0 && self.refused.is_none() {
             let said = [IoSlice::new(&records::ABORT)];
             let _ = self.connection.stream.poll_write(context, &core.buffers, &said);
             let _ = self.connection.stream.poll_flush(context, &core.buffers);
@@ -499,15 +430,11 @@ impl FastCgi {
             && self.outcome == Some(Outcome::Complete)
             && self.outbox.is_empty()
             && self.piece.is_empty()
-            && self.queue.is_empty()
             && !self.ends
-            && self.held.is_none()
             && self.answer.is_idle();
         core.buffers.release(&mut self.outbox);
         core.buffers.release(&mut self.piece);
         core.buffers.release(&mut self.answer);
-        let held = self.held.iter_mut().flat_map(|held| &mut held.pieces);
-        held.chain(&mut self.queue).for_each(|piece| core.buffers.release(piece));
         (self.connection, is_clean)
     }
 }
