@@ -567,6 +567,29 @@ fn a_body_that_there_is_no_room_for_asks_no_server() {
 }
 
 #[test]
+fn bytes_behind_a_whole_response_cost_its_client_nothing_and_the_server_its_connection() {
+    let heads = ["\n", "Content-Length: 5\n\n"];
+    let junk = [b"junk".to_vec(), out("more"), b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), end(0)];
+    for (head, junk) in heads.into_iter().flat_map(|head| junk.iter().map(move |junk| (head, junk.clone()))) {
+        let said = format!("{head} and {:?}", String::from_utf8_lossy(&junk));
+        let server = server([out(head), out("hello"), record(6, b""), end(0), junk].concat());
+        let engine = engine_of(&[&server], ", keep = true", "");
+        let mut client = engine.client("plain");
+        (0..3).for_each(|_| assert_eq!(client.get("/").text(), "hello", "{said}"));
+        let http2 = ["--http2", &url(&engine, "web", "/")];
+        assert_eq!(curl(&http2).ok().text(), "hello", "{said}");
+        assert_eq!(server.connections(), 4, "{said}");
+        assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "excess-data")]), 4.0, "{said}");
+    }
+    // The same behind a response that has ended, and before its request has.
+    let server = server([out("\nhello"), record(6, b""), out("more"), end(0)].concat());
+    let engine = engine_of(&[&server], ", keep = true", "");
+    let mut client = engine.client("plain");
+    (0..3).for_each(|_| assert_eq!(client.get("/").text(), "hello"));
+    assert_eq!(server.connections(), 3);
+}
+
+#[test]
 fn servers_that_break_the_protocol_are_not_believed() {
     let bad: [(&str, Vec<u8>); 12] = [
         ("HTTP", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()),

@@ -51,6 +51,8 @@ pub struct FastCgi {
     outcome: Option<Outcome>,
     /// Bytes have come that belong to no body.
     excess: bool,
+    /// Some of them were not even records: the connection is of no use any more.
+    is_spoilt: bool,
     /// Whether the response may have no body, whatever its script writes.
     is_head: bool,
     /// The application's complaints, cut short.
@@ -110,6 +112,7 @@ impl FastCgi {
             body: Body::Done,
             outcome: None,
             excess: false,
+            is_spoilt: false,
             is_head: false,
             complaint: Vec::new(),
         }
@@ -249,7 +252,12 @@ impl FastCgi {
                 let here = &self.answer.readable()[start..end];
                 self.complaint.extend_from_slice(&here[..here.len().min(room)]);
             }
-            Event::End { outcome, .. } => self.outcome = Some(outcome),
+            Event::End { outcome, .. } => {
+                self.outcome = Some(outcome);
+                if self.body == Body::Open && outcome == Outcome::Complete {
+                    self.body = Body::Done;
+                }
+            }
             Event::OutputEnd { .. } if self.body == Body::Open => self.body = Body::Done,
             Event::OutputEnd { .. } | Event::NeedMore { .. } | Event::Output { .. } => {}
         }
@@ -347,7 +355,15 @@ impl FastCgi {
         let (mut at, mut length, mut records) = (0, 0, 0);
         while at < self.answer.len() {
             records += 1;
-            let event = self.decoder.next(&self.answer.readable()[at..]).map_err(|flaw| self.failed(&flaw.into()))?;
+            let event = match self.decoder.next(&self.answer.readable()[at..]) {
+                Ok(event) => event,
+                Err(_) if self.is_read() => {
+                    // The response is whole: what comes behind it is nothing to the client.
+                    (self.excess, self.is_spoilt) = (true, true);
+                    break;
+                }
+                Err(flaw) => return Err(self.failed(&flaw.into())),
+            };
             match event {
                 Event::Output { start, end } => {
                     let here = end - start;
@@ -382,11 +398,9 @@ impl FastCgi {
         }
         budget::charge_chunks(context, records);
         self.answer.truncate(length);
-        match (self.body, self.outcome) {
-            (Body::Open, Some(Outcome::Complete)) => self.body = Body::Done,
+        if !self.is_read() && self.outcome.is_some() {
             // A body that its server does not call whole is none.
-            (Body::Open | Body::Length(_), Some(_)) => return Err(server_fault(Fault::BodyCutShort)),
-            _ => {}
+            return Err(server_fault(Fault::BodyCutShort));
         }
         let data = match length {
             0 => {
@@ -401,9 +415,15 @@ impl FastCgi {
     /// Polls for the end of a request whose response is read. Ready with false where the server has closed, or broken
     /// the protocol.
     pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Services) -> Poll<bool> {
+        if self.is_spoilt {
+            return Poll::Ready(false);
+        }
         loop {
             while !self.answer.is_empty() {
-                let Ok(event) = self.decoder.next(self.answer.readable()) else { return Poll::Ready(false) };
+                let Ok(event) = self.decoder.next(self.answer.readable()) else {
+                    self.excess = true;
+                    return Poll::Ready(false);
+                };
                 self.excess |= matches!(event, Event::Output { .. }) && !self.is_head;
                 self.note(&event);
                 self.answer.consume(consumed(&event));
@@ -431,6 +451,7 @@ impl FastCgi {
             && self.outbox.is_empty()
             && self.piece.is_empty()
             && !self.ends
+            && !self.is_spoilt
             && self.answer.is_idle();
         core.buffers.release(&mut self.outbox);
         core.buffers.release(&mut self.piece);
