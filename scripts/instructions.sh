@@ -3,6 +3,7 @@
 #
 #     scripts/instructions.sh target/release/propylon /path/of/another/propylon
 #     ROWS="plain tls" COUNT=500 scripts/instructions.sh target/release/propylon
+#     ROWS="plain changes rewrite limit" scripts/instructions.sh target/release/propylon    # plain requests, and with a step
 #
 # One worker, one connection at a time, access log and sandbox off. After a warm-up COUNT units are counted, then twice
 # as many; a row is the difference, so that what does not come with each unit is left out. Counts of one program differ
@@ -52,6 +53,12 @@ drain_timeout = "1s"
 access = "off"
 [listener.plain]
 bind = "127.0.0.1:0"
+[listener.changes]
+bind = "127.0.0.1:0"
+[listener.rewrite]
+bind = "127.0.0.1:0"
+[listener.limit]
+bind = "127.0.0.1:0"
 [listener.secure]
 bind = "127.0.0.1:0"
 tls = "site"
@@ -60,6 +67,19 @@ certificates = ["certs/localhost.ec.pem"]
 [backend.origin]
 servers = ["$1"]
 [[route]]
+listener = "changes"
+request = { set = { X-Real-IP = "{client.ip}" } }
+response = { set = { Strict-Transport-Security = "max-age=31536000" }, remove = ["X-Origin"] }
+backend = "origin"
+[[route]]
+listener = "rewrite"
+request = { path = { regex = '^/api/v([0-9]+)/(.*)\$', to = '/\$2?version=\$1' } }
+backend = "origin"
+[[route]]
+listener = "limit"
+limit = [{ rate = "1000000/s", burst = 1000000 }]
+backend = "origin"
+[[route]]
 backend = "origin"
 END
 }
@@ -67,7 +87,7 @@ END
 # Prints the instructions of one unit of a row.
 count() {
     local program="$1" row="$2" listener=secure pid log=engine.log profile="$WORK/callgrind" port once twice
-    [ "$row" = plain ] && listener=plain
+    case "$row" in plain | changes | rewrite | limit) listener="$row" ;; esac
     : > "$log"
     rm -f "$profile"*
     valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file="$profile" "$program" run -c propylon.toml > "$log" 2>&1 &
@@ -101,7 +121,8 @@ counted() {
 load() {
     local row="$1" port="$2" count="$3" kind=()
     case "$row" in
-    plain) kind=(requests --plain --connections 1) ;;
+    plain | changes | limit) kind=(requests --plain --connections 1) ;;
+    rewrite) kind=(requests --plain --connections 1 --path /api/v2/items/7) ;;
     tls) kind=(requests --connections 1) ;;
     h2) kind=(requests --http 2 --connections 1 --streams 10) ;;
     handshake-ec) kind=(handshakes --tls 1.3 --key ec --group x25519) ;;
