@@ -3,14 +3,19 @@
 //! Paths come in canonical form and leave in it, so that no change makes a path of one that is refused, or one that
 //! servers read in several ways.
 
+use std::cell::RefCell;
+
 use propylon_config::canonical::{prefix_end, rooted, route_key};
 use propylon_config::pattern::{self, Substitute};
 use propylon_config::{PathChange, PathPattern, PathRules, QueryChanges, RequestHeader};
 use propylon_http::h1::{Reject, path as paths};
-use regex::bytes::Regex;
+use regex::bytes::{CaptureLocations, Regex};
 
 use crate::change::{Tell, write_value};
 use crate::conditions::decoded;
+
+/// Bytes that most changes make a path or a query longer by, so that memory is asked for once.
+const ROOM_BYTES: usize = 32;
 
 /// Change of a path, compiled.
 ///
@@ -20,7 +25,15 @@ pub enum PathRewrite {
     Prefix(String, String),
     Replace(String),
     /// The first match of the pattern becomes the text.
-    Regex(Regex, Vec<Substitute>),
+    Regex(Substitution),
+}
+
+/// Text that takes the place of a pattern's first match.
+pub struct Substitution {
+    pattern: Regex,
+    to: Vec<Substitute>,
+    /// Places of the groups, which are asked for once and not by each request.
+    groups: RefCell<CaptureLocations>,
 }
 
 /// A path that has been changed.
@@ -44,7 +57,8 @@ impl PathRewrite {
             PathChange::Regex { regex, to } => {
                 let pattern = pattern::compile(regex).expect("a configuration's patterns are checked");
                 let to = pattern::substitutes(to, &pattern).expect("what takes their place is checked");
-                PathRewrite::Regex(pattern, to)
+                let groups = RefCell::new(pattern.capture_locations());
+                PathRewrite::Regex(Substitution { pattern, to, groups })
             }
         }
     }
@@ -66,7 +80,7 @@ impl PathRewrite {
                 let to = if rest.is_empty() { to } else { to.trim_end_matches('/') };
                 ([to.as_bytes(), rest].concat(), Vec::new())
             }
-            PathRewrite::Regex(pattern, to) => match substitute(pattern, to, path) {
+            PathRewrite::Regex(substitution) => match substitution.apply(path) {
                 Some(substituted) => substituted,
                 None => return Ok(None),
             },
@@ -90,33 +104,38 @@ impl PathRewrite {
     }
 }
 
-/// Path and query with the first match of a pattern replaced.
-fn substitute(pattern: &Regex, to: &[Substitute], path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let found = pattern.captures(path)?;
-    let whole = found.get(0)?;
-    let mut out = path[..whole.start()].to_vec();
-    let mut query: Option<Vec<u8>> = None;
-    for piece in to {
-        match (piece, &mut query) {
-            (Substitute::Text(text), Some(query)) => query.extend_from_slice(text.as_bytes()),
-            (Substitute::Text(text), None) => match text.split_once('?') {
-                Some((before, after)) => {
-                    out.extend_from_slice(before.as_bytes());
-                    query = Some(after.as_bytes().to_vec());
-                }
-                None => out.extend_from_slice(text.as_bytes()),
-            },
-            (Substitute::Group(number), query) => {
-                let text = found.get(*number).map_or(&b""[..], |group| group.as_bytes());
-                match query {
-                    Some(query) => write_parameter_part(text, query),
-                    None => out.extend_from_slice(text),
+impl Substitution {
+    /// Path and query with the first match replaced.
+    fn apply(&self, path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut groups = self.groups.borrow_mut();
+        let whole = self.pattern.captures_read(&mut groups, path)?.range();
+        let mut out = Vec::with_capacity(path.len() + ROOM_BYTES);
+        out.extend_from_slice(&path[..whole.start]);
+        let mut query: Option<Vec<u8>> = None;
+        for piece in &self.to {
+            match (piece, &mut query) {
+                (Substitute::Text(text), Some(query)) => query.extend_from_slice(text.as_bytes()),
+                (Substitute::Text(text), None) => match text.split_once('?') {
+                    Some((before, after)) => {
+                        out.extend_from_slice(before.as_bytes());
+                        let mut begun = Vec::with_capacity(after.len() + ROOM_BYTES);
+                        begun.extend_from_slice(after.as_bytes());
+                        query = Some(begun);
+                    }
+                    None => out.extend_from_slice(text.as_bytes()),
+                },
+                (Substitute::Group(number), query) => {
+                    let text = groups.get(*number).map_or(&b""[..], |(start, end)| &path[start..end]);
+                    match query {
+                        Some(query) => write_parameter_part(text, query),
+                        None => out.extend_from_slice(text),
+                    }
                 }
             }
         }
+        out.extend_from_slice(&path[whole.end..]);
+        Some((out, query.unwrap_or_default()))
     }
-    out.extend_from_slice(&path[whole.end()..]);
-    Some((out, query.unwrap_or_default()))
 }
 
 /// Writes a part of a path so that it stays within a parameter's value.
@@ -153,7 +172,11 @@ pub(crate) fn change_query(changes: &QueryChanges, made: &[u8], query: &[u8], te
         out.push(if out.is_empty() { b'?' } else { b'&' });
         out.extend_from_slice(parameter);
     };
+    let takes_away = !changes.set.is_empty() || !changes.remove.is_empty();
     let is_gone = |parameter: &[u8]| {
+        if !takes_away {
+            return false;
+        }
         let name = decoded(parameter.split(|byte| *byte == b'=').next().unwrap_or_default());
         let gone = changes.set.iter().map(|line| &line.name).chain(&changes.remove);
         gone.into_iter().any(|gone| gone.as_bytes() == &*name)
