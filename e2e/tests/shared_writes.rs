@@ -171,6 +171,18 @@ fn requests_of_two_workers_write_no_line_of_memory_in_common_but_the_runtimes_nu
     }
 }
 
+/// Requests keep the configuration that their steps are of, and patterns have memory of their own.
+#[test]
+fn requests_that_a_route_changes_write_no_line_of_memory_in_common() {
+    if !memory::may_look() {
+        return;
+    }
+    let steps = "request = { set = { X-Real-IP = \"{client.ip}\" }, path = { regex = '^/(.*)$', to = '/$1' } }\n\
+        response = { set = { Server = \"a\" }, remove = [\"X-Origin\"] }\n";
+    let lines = House::new("plain", steps).written_by_both();
+    assert!(lines.is_empty(), "{lines:x?}");
+}
+
 /// A limit by source is one word for both workers, by its nature: it shows that such a word is found.
 #[test]
 fn a_word_that_two_workers_write_is_found() {

@@ -51,7 +51,7 @@ pub struct Request {
 /// Steps of a request's route, with the configuration that they are of: the one that the request has begun with.
 pub struct Taken {
     pub steps: Rc<Steps>,
-    pub config: Arc<Config>,
+    pub config: Rc<Arc<Config>>,
     /// Index of the request's listener; `None` where the configuration does not have it any more.
     pub listener: Option<usize>,
 }
@@ -151,7 +151,8 @@ impl Request {
 
     /// Path that the client has asked for, in canonical form, whatever its route makes of it.
     pub fn client_path(&self) -> &[u8] {
-        self.changed.as_ref().map_or_else(|| self.head.path(&self.text), |changed| &changed.path)
+        let head = (&self.head, &self.text[..]);
+        self.changed.as_ref().map_or_else(|| self.head.path(&self.text), |changed| changed.path(head))
     }
 
     /// ID of the request: printable ASCII that needs no escape anywhere. `None` where its listener asks for none.

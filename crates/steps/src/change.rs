@@ -17,6 +17,9 @@ use crate::target::{PathRewrite, change_query};
 /// Writes a fact, in printable ASCII; false where it is not known.
 pub type Tell<'a> = dyn Fn(Fact, &mut Vec<u8>) -> bool + 'a;
 
+/// Room for the lines of most routes, so that it is asked for once.
+const LINES_BYTES: usize = 256;
+
 /// Path and query of a target; the query has its `?`, or is empty.
 pub type Target = (Vec<u8>, Vec<u8>);
 
@@ -204,7 +207,8 @@ impl RequestChange {
         (listener, forwarded): (&Listener, Forwarded),
         tls: &dyn Fn(Fact) -> Option<&'t str>,
     ) -> Result<(), Reject> {
-        let mut lines = Vec::new();
+        let is_silent = self.fields.lines.is_empty() && self.fields.append.is_empty();
+        let mut lines = Vec::with_capacity(if is_silent { 0 } else { LINES_BYTES });
         let facts = Facts { changed, request: (head, text), server: None, tls };
         let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
         let target = self.target((head, text), listener.paths, &tell)?;
@@ -216,6 +220,7 @@ impl RequestChange {
             head.fields.withhold_kinds(|kind| kind == Name::Trailer);
         }
         if let Some((path, query)) = target {
+            changed.keep_target((head, text));
             head.retarget(path, query);
             head.fits(text, listener.limits.head_bytes)?;
         }

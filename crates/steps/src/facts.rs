@@ -1,8 +1,9 @@
 //! Facts about a request in hand, as the values of fields and parameters tell them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
-use propylon_config::{Fact, PathPattern, Route};
+use propylon_config::{Fact, PathPattern};
 use propylon_http::h1::{ClientAddress, HOST_BYTES_MAX, RequestHead};
 
 use crate::grpc_web::Call;
@@ -10,15 +11,15 @@ use crate::grpc_web::Call;
 /// A request of a route that changes it or its response.
 #[derive(Debug)]
 pub struct Changed {
-    /// Path that the client has asked for, in canonical form, and its query, with a `?` if there is one.
-    pub path: Vec<u8>,
-    pub query: Vec<u8>,
+    /// Path that the client has asked for, in canonical form, and its query, with a `?` if there is one; none while
+    /// they are those of the head.
+    asked: Option<(Vec<u8>, Vec<u8>)>,
     /// Lines for its servers.
     pub lines: Vec<u8>,
     /// The call of gRPC-Web that the request was.
     pub call: Option<Call>,
     /// Paths that the route matches, as they are written.
-    route: String,
+    route: Rc<str>,
     /// Address of the client's connection, and the one of the client as `match` takes it.
     peer: SocketAddr,
     source: IpAddr,
@@ -26,18 +27,31 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// A request that nothing has been changed of.
-    pub fn of(
-        (head, text): (&RequestHead, &[u8]),
-        route: &Route,
-        (peer, source): (SocketAddr, IpAddr),
-        is_tls: bool,
-    ) -> Changed {
-        let (path, query) = (head.path(text).to_vec(), head.query(text).to_vec());
-        let route = match &route.path {
-            PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path) => path.clone(),
-        };
-        Changed { path, query, lines: Vec::new(), call: None, route, peer, source, is_tls }
+    /// A request that nothing has been changed of, of a route with these paths ([`route_path`]).
+    pub fn of(route: Rc<str>, (peer, source): (SocketAddr, IpAddr), is_tls: bool) -> Changed {
+        Changed { asked: None, lines: Vec::new(), call: None, route, peer, source, is_tls }
+    }
+
+    /// Path that the client has asked for, in canonical form. `head` is the request's, whatever has become of it.
+    pub fn path<'a>(&'a self, (head, text): (&'a RequestHead, &'a [u8])) -> &'a [u8] {
+        self.asked.as_ref().map_or_else(|| head.path(text), |(path, _)| path)
+    }
+
+    /// Query that the client has asked for, with a `?` if there is one.
+    fn query<'a>(&'a self, (head, text): (&'a RequestHead, &'a [u8])) -> &'a [u8] {
+        self.asked.as_ref().map_or_else(|| head.query(text), |(_, query)| query)
+    }
+
+    /// Keeps what the client has asked for, before the head gets another target.
+    pub(crate) fn keep_target(&mut self, (head, text): (&RequestHead, &[u8])) {
+        self.asked.get_or_insert_with(|| (head.path(text).to_vec(), head.query(text).to_vec()));
+    }
+}
+
+/// Paths that a route matches, as they are written.
+pub fn route_path(path: &PathPattern) -> Rc<str> {
+    match path {
+        PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path) => path.as_str().into(),
     }
 }
 
@@ -56,8 +70,8 @@ impl Facts<'_, '_> {
     /// Writes a fact; false where it is not known.
     pub fn write(&self, fact: Fact, out: &mut Vec<u8>) -> bool {
         let (changed, (head, text)) = (self.changed, self.request);
-        let mut host = [0; HOST_BYTES_MAX];
         let (address, port);
+        let mut host;
         let known: Option<&[u8]> = match fact {
             Fact::ClientIp | Fact::RequestSource => {
                 let is_source = fact == Fact::RequestSource;
@@ -70,9 +84,12 @@ impl Facts<'_, '_> {
             }
             Fact::RequestMethod => Some(head.method_text.bytes(text)),
             Fact::RequestScheme => Some(if changed.is_tls { b"https" } else { b"http" }),
-            Fact::RequestHost => Some(head.host_name(text, &mut host).as_bytes()).filter(|host| !host.is_empty()),
-            Fact::RequestPath => Some(&changed.path),
-            Fact::RequestQuery => Some(&changed.query),
+            Fact::RequestHost => {
+                host = [0; HOST_BYTES_MAX];
+                Some(head.host_name(text, &mut host).as_bytes()).filter(|host| !host.is_empty())
+            }
+            Fact::RequestPath => Some(changed.path(self.request)),
+            Fact::RequestQuery => Some(changed.query(self.request)),
             Fact::RoutePath => Some(changed.route.as_bytes()).filter(|path| path.iter().all(u8::is_ascii_graphic)),
             Fact::UpstreamServer => self.server.map(str::as_bytes),
             fact => (self.tls)(fact).map(str::as_bytes),

@@ -28,6 +28,7 @@ pub mod sticky;
 mod target;
 
 use std::cell::OnceCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ use retry::Retries;
 use split::Split;
 
 pub use change::{RequestChange, ResponseChange, Tell};
-pub use facts::{Changed, Facts};
+pub use facts::{Changed, Facts, route_path};
 pub use target::PathRewrite;
 
 /// Steps of one route, compiled. Each core has its own.
@@ -59,6 +60,8 @@ pub struct Steps {
     pub redirect: Option<PathRewrite>,
     /// Index of the route.
     pub route: usize,
+    /// Paths that it matches, as they are written.
+    pub route_path: Rc<str>,
     /// Answers of the configuration that the route is of.
     pub answers: Arc<Answers>,
     /// Pages of other origins that may use the route.
@@ -112,6 +115,7 @@ impl Steps {
             response: ResponseChange::of(route),
             redirect,
             route: index,
+            route_path: route_path(&route.path),
             answers: Arc::clone(answers),
             cors: steps.cors.as_ref().map(Cors::of),
             limits,

@@ -1,10 +1,12 @@
 //! Changes that a route makes to its requests and to their responses: facts of the request in hand, and the places in
 //! its life where they are made. What the changes are is compiled in `propylon_steps::change`.
 
+use std::rc::Rc;
+
 use propylon_config::Fact;
 use propylon_http::h1::Reject;
 use propylon_steps::change::OwnFields;
-use propylon_steps::{Changed, Facts, conditions};
+use propylon_steps::{Changed, Facts, conditions, route_path};
 
 use super::heads::forwarded;
 use crate::answer::Answer;
@@ -31,16 +33,12 @@ pub fn apply(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnap
 }
 
 /// Notes what a request is before anything is changed of it, where its route changes it or its response.
-pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, route: usize) {
-    let is_needed = |steps: &Taken| steps.request.is_some() || steps.response.is_some() || steps.grpc_web;
-    if !request.steps.as_ref().is_some_and(is_needed) {
-        return;
-    }
-    let listener = snapshot.listener(client.listener());
-    let (head, text) = (&request.head, &request.text[..]);
-    let (peer, route) = (client.peer(), &snapshot.shared.config.routes[route]);
-    let source = conditions::source(listener, peer.ip(), head, text);
-    let changed = Changed::of((head, text), route, (peer, source), client.is_tls());
+pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) {
+    let is_needed = |steps: &&Taken| steps.request.is_some() || steps.response.is_some() || steps.grpc_web;
+    let Some(steps) = request.steps.as_ref().filter(is_needed) else { return };
+    let (listener, peer) = (snapshot.listener(client.listener()), client.peer());
+    let source = conditions::source(listener, peer.ip(), &request.head, &request.text);
+    let changed = Changed::of(Rc::clone(&steps.route_path), (peer, source), client.is_tls());
     request.changed = Some(Box::new(changed));
 }
 
@@ -58,7 +56,7 @@ pub fn with_facts<T>(
         None => {
             let route = &snapshot.shared.config.routes[request.note.route.unwrap_or(0)];
             let source = conditions::source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
-            unchanged = Changed::of((head, text), route, (client.peer(), source), client.is_tls());
+            unchanged = Changed::of(route_path(&route.path), (client.peer(), source), client.is_tls());
             &unchanged
         }
     };
@@ -112,9 +110,9 @@ pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], bac
     let Request { head, text: head_text, steps, changed, response, lines, hides_via, note, .. } = request;
     let (Some(steps), Some(changed)) = (steps, changed) else { return };
     let Some(change) = &steps.response else { return };
-    let server = note.server.map(|server| backend.config().servers[server].address.to_string());
     let tls = |fact| fact_of((client, id.as_deref()), fact);
-    let facts = Facts { changed, request: (head, head_text), server: server.as_deref(), tls: &tls };
+    let server = note.server.map(|server| backend.servers[server].label.as_str());
+    let facts = Facts { changed, request: (head, head_text), server, tls: &tls };
     let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
     change.change_fields((&mut response.fields, text), client.is_tls(), &tell, lines);
     *hides_via = change.hides_via();

@@ -128,7 +128,7 @@ fn span(
         attributes.push(("http.route", Value::Text(route)));
         attributes.push(("propylon.route", Value::Text(config.label.clone())));
     }
-    let path = request.changed.as_ref().map_or(head.path(text), |changed| &changed.path);
+    let path = request.client_path();
     write_client(client, (head, text), (host, path), &mut attributes);
     if let Some(agent) = head.fields.value(text, "user-agent") {
         attributes.push(("user_agent.original", Value::of(agent)));

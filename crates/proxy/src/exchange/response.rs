@@ -19,7 +19,7 @@ use crate::upstream::backend::Backend;
 /// A request's listener.
 pub enum ListenerOf {
     /// Index in the configuration that its route's steps are of.
-    Steps(Arc<Config>, usize),
+    Steps(Rc<Arc<Config>>, usize),
     /// Handle for the newest configuration, which may have it no more.
     Newest(Rc<CoreSnapshot>, Rc<ListenerHandle>),
 }
@@ -38,7 +38,7 @@ impl Deref for ListenerOf {
 /// The listener as the configuration has it that the request has begun with, where its route has steps.
 pub fn listener_of(client: &ClientSide<'_>, request: &Request) -> ListenerOf {
     match request.steps.as_ref().and_then(|taken| Some((&taken.config, taken.listener?))) {
-        Some((config, index)) => ListenerOf::Steps(Arc::clone(config), index),
+        Some((config, index)) => ListenerOf::Steps(Rc::clone(config), index),
         None => ListenerOf::Newest(client.core().snapshot(), Rc::clone(client.listener())),
     }
 }

@@ -2,7 +2,6 @@
 //! without, which are most, never come here.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use propylon_config::{Action, BackendId, Respond};
 use propylon_http::fault::Fault;
@@ -38,12 +37,12 @@ pub async fn take(
 ) -> After {
     request.steps = snapshot.steps[route].as_ref().map(|steps| Taken {
         steps: Rc::clone(steps),
-        config: Arc::clone(&snapshot.shared.config),
+        config: Rc::clone(&snapshot.config),
         listener: snapshot.index_of(client.listener()),
     });
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));
-    change::note(client, request, snapshot, route);
+    change::note(client, request, snapshot);
     let after = take_one_by_one(client, request, snapshot, route).await;
     change::end(request);
     request.held = None;

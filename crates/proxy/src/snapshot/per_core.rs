@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{BackendId, Limit, Listener, Route};
+use propylon_config::{BackendId, Config, Limit, Listener, Route};
 use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, RouteMetrics, SignerMetrics};
 use propylon_steps::Steps;
@@ -21,6 +21,9 @@ use crate::upstream::backend::{Backend, Upstreams, predecessors};
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
+    /// Configuration, for requests that keep it while their steps are taken: a count of their own on each core, where
+    /// that of the `Arc` would be written by all of them.
+    pub config: Rc<Arc<Config>>,
     /// Listeners by index.
     pub listeners: Vec<Rc<ListenerHandle>>,
     /// Acceptors by listener; `None` for plaintext.
@@ -99,7 +102,6 @@ impl CoreSnapshot {
             Backend::build(upstreams, &parts, connector, known, now)
         });
         let backends: Vec<Rc<Backend>> = backends.collect();
-        let conditions = shared.conditions.to_vec();
         let asks_hello = conditions::ask_hello(&shared.config.routes);
         let random = || upstreams.services.random.borrow_mut().u64(..);
         let mut limits = shared.limits.iter().enumerate();
@@ -119,8 +121,9 @@ impl CoreSnapshot {
         let (views, upstreams) = (views.collect(), Rc::clone(upstreams));
         Rc::new(CoreSnapshot {
             asks_hello,
+            config: Rc::new(Arc::clone(&shared.config)),
+            conditions: shared.conditions.to_vec(),
             shared,
-            conditions,
             steps,
             views,
             listeners,
