@@ -692,7 +692,7 @@ fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) 
     }
 }
 
-/// What no profile ever agrees on with a client as the condition asks for it; none: one does.
+/// Choices that no profile ever agrees on with a client as the condition asks for it; none: one does.
 fn never_agreed<'c>(
     condition: &FactCondition<TlsFact>,
     mut profiles: impl Iterator<Item = &'c TlsProfile>,

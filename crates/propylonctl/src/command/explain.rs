@@ -190,6 +190,16 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
         }
     });
+    print(arguments, &asked, &overrides, explanations);
+    Ok(())
+}
+
+fn print<'a>(
+    arguments: &Arguments,
+    asked: &ParsedUrl,
+    overrides: &[Problem],
+    explanations: impl Iterator<Item = Explanation<'a>>,
+) {
     if arguments.json {
         let all: Vec<Value> = explanations.map(|explanation| explanation.to_json()).collect();
         let overrides: Vec<String> = overrides.iter().map(|problem| problem.what.clone()).collect();
@@ -202,7 +212,6 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
         overrides.iter().for_each(|problem| println!("{problem}"));
         explanations.for_each(|explanation| print!("\n{}", explanation.to_text()));
     }
-    Ok(())
 }
 
 type Profiles = Result<Vec<Profile>, String>;
