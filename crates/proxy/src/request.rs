@@ -51,9 +51,21 @@ pub struct Request {
 /// Steps of a request's route, with the configuration that they are of: the one that the request has begun with.
 pub struct Taken {
     pub steps: Rc<Steps>,
-    pub config: Rc<Arc<Config>>,
+    pub config: Rc<Kept>,
     /// Index of the request's listener; `None` where the configuration does not have it any more.
     pub listener: Option<usize>,
+}
+
+/// A configuration that requests keep while their steps are taken. An `Rc` of it is a count of the core's own, where the
+/// one of the `Arc` would be written by all cores.
+pub struct Kept(pub Arc<Config>);
+
+impl Deref for Kept {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.0
+    }
 }
 
 impl Deref for Taken {

@@ -2,16 +2,15 @@
 
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use propylon_config::{Config, Listener};
+use propylon_config::Listener;
 use propylon_steps::request_id::uuid;
 
 use super::change;
 use super::heads::cookie_lines;
 use crate::client::side::ClientSide;
-use crate::request::Request;
+use crate::request::{Kept, Request};
 use crate::services::ListenerHandle;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -19,7 +18,7 @@ use crate::upstream::backend::Backend;
 /// A request's listener.
 pub enum ListenerOf {
     /// Index in the configuration that its route's steps are of.
-    Steps(Rc<Arc<Config>>, usize),
+    Steps(Rc<Kept>, usize),
     /// Handle for the newest configuration, which may have it no more.
     Newest(Rc<CoreSnapshot>, Rc<ListenerHandle>),
 }

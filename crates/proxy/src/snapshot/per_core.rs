@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{BackendId, Config, Limit, Listener, Route};
+use propylon_config::{BackendId, Limit, Listener, Route};
 use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, RouteMetrics, SignerMetrics};
 use propylon_steps::Steps;
@@ -15,15 +15,15 @@ use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
 use super::{Publication, Snapshot, Terms, views};
 use crate::limits::LimitState;
+use crate::request::Kept;
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams, predecessors};
 
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
-    /// Configuration, for requests that keep it while their steps are taken: a count of their own on each core, where
-    /// that of the `Arc` would be written by all of them.
-    pub config: Rc<Arc<Config>>,
+    /// Configuration, for requests that keep it.
+    pub config: Rc<Kept>,
     /// Listeners by index.
     pub listeners: Vec<Rc<ListenerHandle>>,
     /// Acceptors by listener; `None` for plaintext.
@@ -121,7 +121,7 @@ impl CoreSnapshot {
         let (views, upstreams) = (views.collect(), Rc::clone(upstreams));
         Rc::new(CoreSnapshot {
             asks_hello,
-            config: Rc::new(Arc::clone(&shared.config)),
+            config: Rc::new(Kept(Arc::clone(&shared.config))),
             conditions: shared.conditions.to_vec(),
             shared,
             steps,
