@@ -337,7 +337,7 @@ fn a_key_is_in_no_log_however_it_is_spelled_and_wherever_its_request_ends() {
     }
     let misdirected = curl(&["--header", "Host: other.example", &format!("{url}/query?api_key=k-4711")]).ok();
     assert!(misdirected.text().contains("misdirected"), "{}", misdirected.text());
-    holds("all are logged", || engine.log().len() >= requests.len() + paths.len() + 1);
+    holds("all are logged", || engine.log().len() > requests.len() + paths.len());
     assert!(!engine.log().iter().any(|line| line.to_string().contains("4711")), "{:?}", engine.log());
     engine.logged_path("/query?%61pi%5f%6bey=******");
     engine.logged_path("/query?a=1&API_key=x&%61pi_key=******");
