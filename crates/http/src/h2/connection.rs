@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use propylon_config::Http2Flood;
 
 use super::Reason;
+use super::discard::Discard;
 use super::flood::{Flood, FloodLimiter};
 use super::frame::{self, PREFACE};
 use super::hpack::{Decoder, Encoder};
@@ -119,6 +120,8 @@ pub struct Connection<T> {
     /// The newest stream of the client's: at a server the newest that has come, at a client the newest begun.
     pub(super) last: u32,
     pub(super) late: VecDeque<Late>,
+    /// Streams that were answered before all of their bodies had come, which are thrown away.
+    pub(super) discards: Vec<Discard>,
     pub(super) send_window: SendWindow,
     pub(super) receive_window: ReceiveWindow,
     pub(super) queue: SendQueue,
@@ -170,6 +173,7 @@ impl<T> Connection<T> {
             skipped: Vec::new(),
             last: 0,
             late: VecDeque::new(),
+            discards: Vec::new(),
             send_window: SendWindow::new(WINDOW_BYTES),
             receive_window,
             queue: SendQueue::default(),
@@ -284,6 +288,7 @@ impl<T> Connection<T> {
 
     /// Remembers a stream that is closed, as far as frames may come for it that are nobody's fault.
     fn note_closed(&mut self, place: usize) {
+        self.end_discard(self.streams[place].id);
         let stream = &self.streams[place];
         match stream.reset {
             Some(Reset::ByPeer(_) | Reset::Unprocessed(_)) => {}
@@ -366,7 +371,7 @@ impl<T> Connection<T> {
     }
 
     /// The application needs a stream no more. What was offered of a message that is whole goes out all the same; else
-    /// the stream is reset, and so is one whose peer goes on sending behind the end of our message (RFC 9113 §8.1).
+    /// the stream is reset. A client that goes on sending behind the end of our message is let finish, within bounds.
     pub fn forget(&mut self, id: u32) {
         let Some(place) = self.place(id) else { return };
         self.streams[place].is_forgotten = true;
@@ -381,7 +386,7 @@ impl<T> Connection<T> {
         if stream.is_closed() {
             self.update(place, |_| ());
         } else if stream.is_sent() && self.role == Role::Server {
-            self.reset_at(place, Reason::NO_ERROR, Reset::ByUs);
+            self.begin_discarding(stream.id);
         } else if !is_on_its_way || self.role == Role::Client {
             self.reset_at(place, Reason::CANCEL, Reset::ByUs);
         }
@@ -414,6 +419,7 @@ impl<T> Connection<T> {
             (stream.reset, stream.pending, stream.is_queued) = (Some(Reset::ConnectionLost), 0, false);
         }
         (self.open, self.queue) = (0, SendQueue::default());
+        self.discards.clear();
     }
 
     /// Bytes of a stream's body that its peer would take now, beyond those that were offered.
@@ -455,9 +461,12 @@ impl<T> Connection<T> {
         }
     }
 
+    /// Releases what was received of a stream; a frame whose rest is still to come is released as that comes.
     fn release_held(&mut self, place: usize) {
-        let window = &mut self.streams[place].receive_window;
-        window.release(window.held());
+        let stream = &mut self.streams[place];
+        let to_come = self.inbound.owed(stream.id);
+        let held = stream.receive_window.held();
+        stream.receive_window.release(held.saturating_sub(to_come));
     }
 
     /// Window of each stream from its begin on, as the peer was told last.
@@ -527,6 +536,7 @@ impl<T> Connection<T> {
             + self.inbound.owned_bytes()
             + self.streams.capacity() * size_of::<Stream<T>>()
             + self.late.capacity() * size_of::<Late>()
+            + self.discards.capacity() * size_of::<Discard>()
             + self.skipped.capacity() * size_of::<(u32, u32)>()
             + self.out.capacity()
     }
@@ -539,6 +549,9 @@ impl<T> Connection<T> {
         }
         if self.late.is_empty() {
             self.late = VecDeque::new();
+        }
+        if self.discards.is_empty() {
+            self.discards = Vec::new();
         }
         if self.out.is_empty() {
             self.out = Vec::new();

@@ -69,6 +69,15 @@ impl Inbound {
         Inbound { state, held: Vec::new(), header: [0; HEADER_BYTES], header_bytes: 0, block: None, whole: Vec::new() }
     }
 
+    /// Bytes of a stream's DATA frame that count as received with its header, and have not come.
+    pub(super) fn owed(&self, stream: u32) -> u32 {
+        match self.state {
+            // Padding is released when its length is known.
+            State::Data(data) if data.stream == stream => (data.left - data.padding) as u32,
+            _ => 0,
+        }
+    }
+
     pub(super) fn owned_bytes(&self) -> usize {
         self.held.capacity()
             + self.whole.capacity()

@@ -7,11 +7,13 @@
 //! | `stream.rs` | a stream's state, with the chart of it |
 //! | `window.rs`, `priority.rs`, `flood.rs` | flow control; whose turn it is to send; what there may be too much of |
 //! | `request.rs`, `response.rs` | messages, by the rules that HTTP/1's are read by |
+//! | `discard.rs` | bodies of requests that were answered before |
 //! | `fields.rs` | what takes the fields of a message |
 //! | `frame.rs`, `settings.rs`, `reason.rs` | what stands on the wire |
 //! | `hpack/`, `huffman.rs` | header blocks |
 
 pub mod connection;
+mod discard;
 mod fields;
 pub mod flood;
 pub mod frame;

@@ -502,7 +502,7 @@ impl<T> Connection<T> {
         let event = match bytes.is_empty() && !end {
             true if is_whole => self.note_empty_data(now).map(|()| None)?,
             true => None,
-            false => self.body(data.stream, bytes, end)?,
+            false => self.body(data.stream, bytes, end, now)?,
         };
         Ok(event.map_or(Step::Used(used), |event| Step::Event(used, event)))
     }
@@ -512,7 +512,7 @@ impl<T> Connection<T> {
     }
 
     /// Body bytes of a stream, the last of them if `end`.
-    fn body(&mut self, id: u32, bytes: Range<usize>, end: bool) -> Result<Option<Event>, ConnectionFault> {
+    fn body(&mut self, id: u32, bytes: Range<usize>, end: bool, now: u64) -> Result<Option<Event>, ConnectionFault> {
         let place = self.place(id).filter(|place| {
             let stream = &self.streams[*place];
             stream.receive == Half::Body && stream.reset.is_none()
@@ -527,7 +527,10 @@ impl<T> Connection<T> {
             self.update(place, |stream| stream.receive = Half::Ended);
         }
         if is_forgotten {
-            self.release(id, bytes.len());
+            self.discard(id, bytes.len(), now);
+            if end && self.role == Role::Server {
+                self.acknowledge_end();
+            }
             return Ok(None);
         }
         Ok(Some(Event::Data { stream: id, bytes, end }))
@@ -623,6 +626,10 @@ impl<T> Connection<T> {
             // Frames behind it may have been sent before the client heard (RFC 9113 §6.8).
             self.note_unserved(id, end);
             return Ok(Fate::Dropped(None));
+        }
+        if self.open >= self.streams_max {
+            // A client may take its stream for over with the answer.
+            self.end_oldest_discard();
         }
         let reason = match is_flawed {
             _ if self.open >= self.streams_max => Reason::REFUSED_STREAM,

@@ -90,8 +90,13 @@ impl ReceiveWindow {
 
     /// The increment that the peer is to be told of, once that is worth a frame: half of the window.
     pub fn take_increment(&mut self) -> Option<u32> {
+        self.take_owed(self.target / 2)
+    }
+
+    /// The same once so many bytes are owed.
+    pub fn take_owed(&mut self, least: u32) -> Option<u32> {
         let owed = i64::from(self.target) - i64::from(self.held) - self.available;
-        let increment = u32::try_from(owed).ok().filter(|owed| *owed > 0 && *owed >= self.target / 2)?;
+        let increment = u32::try_from(owed).ok().filter(|owed| *owed > 0 && *owed >= least)?;
         self.available += i64::from(increment);
         Some(increment)
     }

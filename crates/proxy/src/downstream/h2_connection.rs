@@ -297,23 +297,15 @@ impl Driver {
         let core = &link.core;
         let now = core.timers.now();
         let mut due = u64::MAX;
-        if self.draining.is_none() && (core.is_leaving(&link.listener) || self.is_outdated() || link.is_wearing()) {
-            let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
-            if now >= leaves_at {
-                self.draining = Some(now);
-                let mut h2 = link.link.h2.borrow_mut();
-                h2.announce_goaway();
-                h2.ping();
-                return Limit::SaysGoodbye;
-            }
-            due = leaves_at;
+        if self.begin_drain(now, &mut due) {
+            return Limit::SaysGoodbye;
         }
         if let Some(since) = self.draining
             && self.drain(since, now, &mut due)
         {
             return Limit::SaysGoodbye;
         }
-        if self.fit_windows() {
+        if self.fit_windows() || link.link.h2.borrow_mut().end_discarding(now) {
             return Limit::SaysGoodbye;
         }
         if link.is_paused() {
@@ -336,12 +328,18 @@ impl Driver {
             }
             due = due.min(since + stall);
         }
+        let is_called = link.connection.borrow().deadline.is_called();
+        let discards_until = link.link.h2.borrow_mut().discards_until(now);
+        if let Some(until) = discards_until {
+            link.active.set(now);
+            due = due.min(until);
+        }
         if let Some(closing) = self.closing {
             if now >= closing {
                 return Limit::Over(End::Spoken);
             }
             due = due.min(closing);
-        } else if link.streams.get() == 0 {
+        } else if link.streams.get() == 0 && (discards_until.is_none() || is_called) {
             let quiet_due = link.active.get() + idle;
             if now >= quiet_due {
                 link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
@@ -349,7 +347,7 @@ impl Driver {
                 return Limit::SaysGoodbye;
             }
             // Nothing follows, or memory or files are needed elsewhere.
-            if link.link.h2.borrow().is_leaving() || link.connection.borrow().deadline.is_called() {
+            if link.link.h2.borrow().is_leaving() || is_called {
                 self.say_goodbye(Reason::NO_ERROR, now);
                 return Limit::SaysGoodbye;
             }
@@ -368,6 +366,25 @@ impl Driver {
     fn is_outdated(&self) -> bool {
         let link = &self.link;
         link.core.snapshot().listener(&link.listener).http2 != link.limits
+    }
+
+    /// Says the first GOAWAY where the client is to come again elsewhere, or on other terms. True when that is said now.
+    fn begin_drain(&mut self, now: u64, due: &mut u64) -> bool {
+        let (link, core) = (&self.link, &self.link.core);
+        let is_over = core.is_leaving(&link.listener) || self.is_outdated() || link.is_wearing();
+        if self.draining.is_some() || !is_over {
+            return false;
+        }
+        let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
+        if now < leaves_at {
+            *due = leaves_at;
+            return false;
+        }
+        self.draining = Some(now);
+        let mut h2 = link.link.h2.borrow_mut();
+        h2.announce_goaway();
+        h2.ping();
+        true
     }
 
     /// Says the last GOAWAY of a drain when the client has heard the first one, or has had the time to: a request may

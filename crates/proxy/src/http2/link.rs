@@ -608,6 +608,10 @@ impl Link {
             (stream.data.waker, stream.data.interest) = (None, 0);
         }
         h2.forget(id);
-        self.wake_if_output(&h2);
+        match h2.is_discarding() {
+            // The driver sees to it that the rest of a body comes to an end.
+            true => self.wake_driver(),
+            false => self.wake_if_output(&h2),
+        }
     }
 }

@@ -134,14 +134,106 @@ fn what_a_peer_has_sent_before_it_hears_of_our_reset_is_thrown_away_without_a_wo
     assert!(said.iter().all(|word| word.starts_with("window 0")), "{said:?}");
 }
 
-#[test]
-fn an_answer_that_is_over_before_the_upload_asks_for_no_more_of_it() {
+/// A request that was answered before its body had come.
+fn answered_early() -> Side {
     let mut server = server();
     server.hears(&headers(1, false, GET));
     server.answers(1, true);
     server.h2.forget(1);
-    // RFC 9113 §8.1.
-    assert_eq!(server.says(), ["headers 1 end", "reset 1 no-error"]);
+    assert_eq!(server.says(), ["headers 1 end"]);
+    server
+}
+
+#[test]
+fn an_upload_that_was_answered_early_is_thrown_away_to_its_end_and_its_windows_are_given_back() {
+    let mut server = answered_early();
+    let mut said = Vec::new();
+    for _ in 0..20 {
+        assert!(server.hears(&data(1, false, 16_000)).is_empty());
+        said.extend(server.says());
+    }
+    assert!(said.iter().any(|word| word.starts_with("window 1 ")), "{said:?}");
+    assert!(said.iter().all(|word| word.starts_with("window ")), "{said:?}");
+    assert_eq!((server.h2.open(), server.h2.is_discarding()), (1, true));
+    assert!(server.hears(&data(1, true, 5)).is_empty());
+    assert_eq!((server.h2.open(), server.h2.is_discarding(), server.h2.streams().count()), (0, false, 0));
+    assert!(server.says()[0].starts_with("window 0 "), "something comes behind its end");
+}
+
+#[test]
+fn what_the_application_had_not_taken_of_it_holds_nobody_up() {
+    let mut server = server();
+    server.releases = false;
+    server.hears(&headers(1, false, GET));
+    for _ in 0..4 {
+        server.hears(&data(1, false, 16_000));
+    }
+    server.answers(1, true);
+    server.says();
+    server.h2.forget(1);
+    assert_eq!(server.says(), ["window 1 64000"]);
+}
+
+#[test]
+fn uploads_that_are_over_but_for_their_ends_keep_no_stream_from_anybody() {
+    let mut server = server();
+    // Four streams may be open.
+    for stream in [1, 3, 5, 7, 9] {
+        assert_eq!(server.hears(&headers(stream, false, GET)).len(), 1, "stream {stream}");
+        server.answers(stream, true);
+        server.h2.forget(stream);
+    }
+    let said = server.says();
+    assert!(said.contains(&"reset 1 no-error".into()) && server.h2.open() == 4, "{said:?}");
+}
+
+#[test]
+fn a_frame_of_which_half_has_come_is_released_once() {
+    for padding in [&[][..], &[7]] {
+        let mut server = server();
+        server.hears(&headers(1, false, GET));
+        let flags = if padding.is_empty() { 0 } else { flag::PADDED };
+        let whole = frame(kind::DATA, flags, 1, &[padding, &[b'x'; 16_000]].concat());
+        let (here, rest) = whole.split_at(5_000);
+        server.releases = false;
+        server.hears(here);
+        server.answers(1, true);
+        server.h2.forget(1);
+        server.hears(rest);
+        assert_eq!(server.h2.stream(1).map(|stream| stream.held()), Some(0));
+        server.hears(&data(1, true, 1));
+        assert!(!server.h2.is_discarding());
+    }
+}
+
+/// RFC 9113 §8.1.
+#[test]
+fn whoever_sends_nothing_or_for_ever_behind_its_answer_is_told_to_stop() {
+    // Milliseconds between frames, and their bytes: when the client is told.
+    for (every, bytes, told) in [(60_000, 0, 2_000), (1_000, 100, 2_000), (1_000, 10_000, 30_000)] {
+        let mut server = answered_early();
+        assert!(!server.h2.end_discarding(0));
+        let mut now = 0;
+        while server.h2.is_discarding() {
+            now += 1_000;
+            server.now = now;
+            if now % every == 0 && bytes > 0 {
+                server.hears(&data(1, false, bytes));
+            }
+            server.h2.end_discarding(now);
+        }
+        let said = server.says();
+        assert_eq!((now, said.last().map(String::as_str)), (told, Some("reset 1 no-error")), "{said:?}");
+        assert!(server.hears(&data(1, false, 100)).is_empty(), "it was on its way");
+        assert_eq!(server.h2.discards_until(now), None);
+    }
+    let mut server = answered_early();
+    let frame = data(1, false, 16_000);
+    let sent = (1..10_000).find(|_| {
+        server.hears(&frame);
+        server.says().iter().any(|word| word == "reset 1 no-error")
+    });
+    assert_eq!(sent, Some(4_192), "frames of 16,009 bytes are beyond 64 MiB then");
 }
 
 #[test]
