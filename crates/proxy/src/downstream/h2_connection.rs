@@ -29,6 +29,8 @@ use crate::services::ListenerHandle;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
 const REST_AFTER_MILLIS: u64 = 1_000;
+/// How long a client that has asked for nothing yet is spared where room is needed: those that have been idle make it.
+const NEWCOMER_MILLIS: u64 = 1_000;
 /// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
 const TASKS_PER_STREAM: usize = 2;
 /// How soon a connection that is not read is looked at again, though nothing has happened to it.
@@ -100,6 +102,10 @@ impl Drop for Open {
 
 struct Driver {
     link: Rc<ClientH2Connection>,
+    /// Milliseconds on the core's clock: when the connection began to speak HTTP/2.
+    begun: u64,
+    /// The client is still spared as one that is about to ask.
+    is_newcomer: bool,
     /// Milliseconds on the core's clock: since when the client's socket takes nothing.
     stalled: Option<u64>,
     /// The last GOAWAY is on its way: by then it is to be over.
@@ -117,8 +123,9 @@ struct Driver {
 
 impl Driver {
     fn new(link: Rc<ClientH2Connection>) -> Driver {
-        link.connection.borrow().deadline.rest();
         Driver {
+            begun: link.core.timers.now(),
+            is_newcomer: true,
             link,
             stalled: None,
             closing: None,
@@ -315,6 +322,7 @@ impl Driver {
             }
             due = due.min(now + PAUSE_MILLIS);
         }
+        due = due.min(self.spare_newcomer(now));
         let (idle, stall) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(&link.listener).timeouts;
@@ -359,6 +367,22 @@ impl Driver {
         }
         link.connection.borrow().deadline.set(due, context.waker());
         Limit::Kept
+    }
+
+    /// Has a client that has not asked for anything rest once it has had the time to. Returns when to look again.
+    fn spare_newcomer(&mut self, now: u64) -> u64 {
+        let has_asked = self.link.requests.get() > 0;
+        if !self.is_newcomer || has_asked {
+            self.is_newcomer = false;
+            return u64::MAX;
+        }
+        let until = self.begun + NEWCOMER_MILLIS;
+        if now < until {
+            return until;
+        }
+        self.is_newcomer = false;
+        self.link.connection.borrow().deadline.rest();
+        u64::MAX
     }
 
     /// Whether the listener's HTTP/2 terms differ from those agreed on when the connection began: the client has to
