@@ -51,16 +51,66 @@ fn web_type(value: &[u8]) -> Option<(bool, Vec<u8>)> {
     (format.is_empty() || format.starts_with(b"+")).then(|| (is_text, format.to_vec()))
 }
 
-/// A body without its base64: segments one behind the other, each with its padding; `None` where it is none.
-pub fn decode(mut body: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(body.len() / 4 * 3);
-    while !body.is_empty() {
-        let end = body.iter().position(|byte| *byte == b'=').map_or(body.len(), |at| (at + 1).next_multiple_of(4));
-        let (segment, rest) = body.split_at_checked(end)?;
-        decoded.extend(Base64::decode_vec(std::str::from_utf8(segment).ok()?).ok()?);
-        body = rest;
+/// A body that is no base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoBase64;
+
+/// A body in base64 as it comes: segments one behind the other, each with its padding.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    decoded: Vec<u8>,
+    /// Text of a group of four whose rest has not come, and how much of it there is.
+    group: [u8; GROUP],
+    here: usize,
+}
+
+/// Characters that stand for three bytes.
+const GROUP: usize = 4;
+
+impl Decoder {
+    /// Takes the next of the text. What that costs goes by its length alone, however much of it is padding.
+    ///
+    /// # Errors
+    /// The text is no base64.
+    pub fn take(&mut self, mut text: &[u8]) -> Result<(), NoBase64> {
+        while self.here > 0 && self.here < GROUP && !text.is_empty() {
+            (self.group[self.here], self.here) = (text[0], self.here + 1);
+            text = &text[1..];
+        }
+        if self.here == GROUP {
+            self.here = 0;
+            let group = self.group;
+            self.decode(&group)?;
+        }
+        let (whole, rest) = text.split_at(text.len() / GROUP * GROUP);
+        let mut groups = whole;
+        while !groups.is_empty() {
+            let end =
+                groups.iter().position(|byte| *byte == b'=').map_or(groups.len(), |at| at / GROUP * GROUP + GROUP);
+            let (segment, behind) = groups.split_at(end);
+            self.decode(segment)?;
+            groups = behind;
+        }
+        // A group that is filled up in part has nothing behind it.
+        self.group[..rest.len()].copy_from_slice(rest);
+        self.here = self.here.max(rest.len());
+        Ok(())
     }
-    Some(decoded)
+
+    /// Decodes groups, of which the last alone may be padded.
+    fn decode(&mut self, segment: &[u8]) -> Result<(), NoBase64> {
+        let start = self.decoded.len();
+        self.decoded.resize(start + segment.len() / GROUP * 3, 0);
+        let decoded = Base64::decode(segment, &mut self.decoded[start..]).map_err(|_| NoBase64)?;
+        let length = decoded.len();
+        self.decoded.truncate(start + length);
+        Ok(())
+    }
+
+    /// The body without its base64, once all of the text was taken; `None` where the last group is not whole.
+    pub fn end(self) -> Option<Vec<u8>> {
+        (self.here == 0).then_some(self.decoded)
+    }
 }
 
 /// A response on its way to a browser.
@@ -177,6 +227,18 @@ mod tests {
         let mut written = Vec::new();
         head.fields.write_forwarded(&text, &mut written);
         Some((response, String::from_utf8(written).unwrap()))
+    }
+
+    fn decode(text: &[u8]) -> Option<Vec<u8>> {
+        let whole = decode_by(text, text.len().max(1));
+        (1..7).for_each(|piece| assert_eq!(decode_by(text, piece), whole, "{}", text.escape_ascii()));
+        whole
+    }
+
+    fn decode_by(text: &[u8], piece: usize) -> Option<Vec<u8>> {
+        let mut decoder = Decoder::default();
+        text.chunks(piece).try_for_each(|part| decoder.take(part)).ok()?;
+        decoder.end()
     }
 
     #[test]

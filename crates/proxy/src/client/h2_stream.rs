@@ -104,7 +104,15 @@ impl Stream {
     /// # Errors
     /// The client has reset the stream, or broken a rule.
     pub fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buffer>, Fault>> {
-        self.link.link.poll_data(self.id, usize::MAX, context).map_err(|reset| match reset {
+        self.poll_some(usize::MAX, context)
+    }
+
+    /// As [`Stream::poll_data`], in so many bytes at most.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn poll_some(&mut self, most: usize, context: &mut Context<'_>) -> Poll<Result<Option<Buffer>, Fault>> {
+        self.link.link.poll_data(self.id, most, context).map_err(|reset| match reset {
             Reset::ForError(_) => Fault::BadBody,
             _ => Fault::ClientReset,
         })

@@ -544,7 +544,9 @@ fn end_failed(
     (backend, upload): (&Backend, &Upload),
     failed: &Attempt,
 ) -> After {
-    let is_unsent = failed.repeatable == Repeatable::Unsent && upload.is_untouched() && upload.kept().is_none();
+    // A stream's copy of its body is this attempt's alone, but for a body that the route has taken.
+    let is_here = upload.kept().is_none() || request.own_body().is_some();
+    let is_unsent = failed.repeatable == Repeatable::Unsent && upload.is_untouched() && is_here;
     if is_unsent && turns_to_fallback(client, request, backend) {
         return After::Fallback;
     }

@@ -205,8 +205,8 @@ async fn forward(
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
     // Servers are numbered by backend, and so are those that cookies name.
     (request.note.server, request.note.cookie_server) = (None, None);
-    if request.held.is_some() {
-        // The held body says how it goes on.
+    if request.held.is_some() || request.own_body().is_some_and(|body| !body.is_empty()) {
+        // The held body says how it goes on, and one that the route has taken is not asked for its length.
         request.head.body = RequestBody::Chunked;
     }
     attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
