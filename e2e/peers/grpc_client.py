@@ -13,6 +13,7 @@ PATIENCE = 30
 
 class Peer:
     def __init__(self, channel):
+        self.call = lambda method: channel.unary_unary("/e2e.Peer/" + method)
         self.unary = channel.unary_unary("/e2e.Peer/Unary")
         self.give = channel.unary_stream("/e2e.Peer/Give")
         self.collect = channel.stream_unary("/e2e.Peer/Collect")
@@ -125,6 +126,22 @@ def cancel(peer):
 
 def nobody(peer):
     check(error_of(lambda: peer.unary(b"", timeout=PATIENCE)).code(), grpc.StatusCode.UNAVAILABLE)
+
+
+def refused(peer):
+    """What the engine says itself comes as a status, and in words, as gRPC has them."""
+    for method, wanted in {
+        "Down": ("UNAVAILABLE", "502 Bad Gateway: connect-refused"),
+        "Forbidden": ("PERMISSION_DENIED", "403 Forbidden"),
+        "Nowhere": ("UNIMPLEMENTED", "404 Not Found: no-route"),
+        "Limited": ("UNAVAILABLE", "429 Too Many Requests: rate-limited"),
+        "Long": ("UNKNOWN", "413 Content Too Large: body-too-long"),
+        "Silent": ("DEADLINE_EXCEEDED", "504 Gateway Timeout: first-byte-timeout"),
+    }.items():
+        error = error_of(lambda: peer.call(method)(b"x" * 100, timeout=PATIENCE))
+        check((method, error.code().name, error.details()), (method, *wanted))
+        told = dict(error.trailing_metadata()) | dict(error.initial_metadata())
+        check(told.get("retry-after") is not None, method == "Limited")
 
 
 def beside(peer):

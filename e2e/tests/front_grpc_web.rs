@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
+use propylon_e2e::frames::{DATA, END_STREAM, Http2, request as asking};
 use propylon_e2e::program::curl;
 use propylon_e2e::python::PythonServer;
 use propylon_e2e::{Ending, Engine, Origin, Response, Scratch, holds};
@@ -94,6 +95,15 @@ fn status(frames: &[(u8, String)]) -> &str {
     lines.lines().find_map(|line| line.strip_prefix("grpc-status: ")).unwrap_or_else(|| panic!("{lines:?}"))
 }
 
+/// Lines of an answer's last frame, in base64 or not.
+fn last(answer: &Response) -> String {
+    let is_text = answer.field("Content-Type") == Some(TEXT);
+    let body = if is_text { decoded(&answer.body) } else { answer.body.clone() };
+    let (kind, lines) = frames(&body).pop().expect("a frame");
+    assert_eq!(kind, 0x80);
+    lines
+}
+
 #[test]
 fn a_call_and_its_answer_are_those_of_grpc_with_trailers_as_the_last_frame() {
     let service = Service::new("");
@@ -133,15 +143,21 @@ fn calls_in_base64_are_answered_in_it() {
 fn what_is_no_base64_or_too_long_is_refused() {
     let service = Service::new("body_limit = \"9MiB\"");
     let answer = service.call("Unary", TEXT, b"!!!!");
-    assert_eq!((answer.status, answer.text().contains("bad-body")), (400, true), "{}", answer.text());
-    let ask =
-        |fields: &str, body: &[u8]| service.engine.client("plain").ask(request("Unary", TEXT, fields, body)).status;
-    assert_eq!(ask("Content-Length: 4\r\n", b"===="), 400);
-    assert_eq!(ask("Content-Length: 8000000\r\n", b"AAAA"), 413);
-    assert_eq!(ask("Transfer-Encoding: chunked\r\n", b"4\r\nAAAA\r\n"), 411);
+    assert_eq!(
+        (answer.status, &last(&answer)[..]),
+        (200, "grpc-status: 13\r\ngrpc-message: 400 Bad Request: bad-body\r\n")
+    );
+    let ask = |fields: &str, body: &[u8]| {
+        let answer = service.engine.client("plain").ask(request("Unary", TEXT, fields, body));
+        let words = last(&answer);
+        words.split(':').nth(2).map(|words| words.trim().to_owned()).filter(|_| !words.starts_with("grpc-status: 0"))
+    };
+    assert_eq!(ask("Content-Length: 4\r\n", b"====").as_deref(), Some("400 Bad Request"));
+    assert_eq!(ask("Content-Length: 8000000\r\n", b"AAAA").as_deref(), Some("413 Content Too Large"));
+    assert_eq!(ask("Transfer-Encoding: chunked\r\n", b"4\r\nAAAA\r\n").as_deref(), Some("411 Length Required"));
     let whole = encoded(&message(b"hi"));
     let chunk = [format!("{:x}\r\n", whole.len()).as_bytes(), &whole, b"\r\n0\r\n\r\n"].concat();
-    assert_eq!(ask("Transfer-Encoding: chunked\r\n", &chunk), 200);
+    assert_eq!(ask("Transfer-Encoding: chunked\r\n", &chunk), None);
     // A connection serves on behind such a body, and behind one that comes in pieces.
     let mut client = service.engine.client("plain");
     for part in request("Unary", TEXT, &format!("Content-Length: {}\r\n", whole.len()), &whole).chunks(7) {
@@ -238,4 +254,81 @@ fn a_client_that_leaves_with_half_a_body_ends_its_call() {
     client.finish();
     assert_eq!(client.ending(), Ending::Clean);
     assert_eq!(service.engine.logged("the call", |_| true)["fault"], "client-closed");
+}
+
+#[test]
+fn what_the_engine_refuses_itself_ends_the_call_with_a_status_that_pages_can_read() {
+    let cors = "cors = { origins = [\"https://shop.example\"] }";
+    let service = Service::new(&format!("{cors}\nlimit = [{{ rate = \"1/h\", burst = 1, key = \"all\" }}]"));
+    service.engine.client("plain").get("/");
+    for (kind, body) in [(WEB, message(b"hi")), (TEXT, encoded(&message(b"hi")))] {
+        for listener in ["plain", "web"] {
+            let fields = format!("Origin: https://shop.example\r\nContent-Length: {}\r\n", body.len());
+            let answer = service.engine.client(listener).ask(request("Unary", kind, &fields, &body));
+            let wanted = "grpc-status: 14\r\ngrpc-message: 429 Too Many Requests: rate-limited\r\n";
+            assert_eq!((answer.status, &last(&answer)[..]), (200, wanted));
+            assert!(answer.field("Content-Type").is_some_and(|kind| kind.starts_with("application/grpc-web")));
+            assert_eq!(answer.field("Access-Control-Allow-Origin"), Some("https://shop.example"));
+            assert!(answer.field("Retry-After").is_some() && answer.fields("grpc-status").is_empty());
+        }
+    }
+    let line = service.engine.logged_path("/e2e.Peer/Unary");
+    assert_eq!((&line["status"], &line["fault"]), (&429.into(), &"rate-limited".into()));
+    // Over HTTP/2 as well; and who does not speak gRPC-Web is answered as ever.
+    let scratch = Scratch::new();
+    let (body, url) = (scratch.write("body", message(b"hi")), format!("{}/e2e.Peer/Unary", service.engine.url("web")));
+    let (data, kind) = (format!("@{}", body.display()), format!("Content-Type: {WEB}"));
+    let said = curl(&["--http2", "--data-binary", &data, "--header", &kind, "-w", "%{http_code}", &url]).ok().text();
+    assert!(said.contains("grpc-status: 14\r\n") && said.ends_with("200"), "{said}");
+    let said = curl(&["--http2", "--data-binary", &data, "-w", "%{http_code}", &url]).ok().text();
+    assert_eq!(said, "429 Too Many Requests: rate-limited\n429");
+}
+
+#[test]
+fn calls_in_base64_go_to_the_fallback_and_are_told_to_send_their_bodies() {
+    let server = PythonServer::start("grpc_server.py", &[]);
+    let config = with(&[propylon_e2e::origin::dead()], "", "protocol = \"h2\"");
+    let fallback = format!(
+        "grpc_web = true\nfallback = \"other\"\n[backend.other]\nservers = [\"{}\"]\nprotocol = \"h2\"\n",
+        server.address()
+    );
+    let engine = Engine::start(&format!("{config}{fallback}"));
+    let body = encoded(&message(&[b'x'; 50_000]));
+    let fields = format!("Expect: 100-continue\r\nContent-Length: {}\r\n", body.len());
+    let mut client = engine.client("plain");
+    client.send(request("Unary", TEXT, &fields, b""));
+    assert!(client.read_head().starts_with("HTTP/1.1 100 "));
+    client.send(&body);
+    let answer = client.read_response();
+    assert_eq!(frames(&decoded(&answer.body))[0].1.len(), 50_000);
+    let mut client = Http2::start(&engine);
+    let mut head = asking("POST", "/e2e.Peer/Unary");
+    head.extend([("content-type", TEXT), ("expect", "100-continue")]);
+    client.headers(1, 0, &head);
+    assert_eq!(client.next_of(1).spelled_status(), Some(100));
+    client.send(DATA, 0, 1, &body[..16_000]);
+    client.send(DATA, END_STREAM, 1, &encoded(b""));
+    // Not all of it was sent: the message is not whole, and the server says so.
+    let (head, _) = client.response(1);
+    assert_eq!(head.status(), Some(200));
+    let mut head = asking("POST", "/e2e.Peer/Unary");
+    head.push(("content-type", TEXT));
+    client.headers(3, 0, &head);
+    client.send(DATA, END_STREAM, 3, &encoded(&message(b"short")));
+    assert_eq!(frames(&decoded(&client.response(3).1))[0].1, "short");
+    assert_eq!(engine.metric("propylon_fallbacks_total", &[]), 3.0);
+}
+
+#[test]
+fn a_body_that_is_all_padding_is_decoded_in_turns_with_others() {
+    let service = Service::new("");
+    let turns = || service.engine.metric("propylon_budgets_spent_total", &[("budget", "pieces")]);
+    let before = turns();
+    let body = b"AA==".repeat(1_500_000);
+    let mut client = service.engine.client("plain");
+    client.read_timeout(LIMIT);
+    let answer = client.ask(request("Unary", TEXT, &format!("Content-Length: {}\r\n", body.len()), &body));
+    assert_eq!(answer.status, 200);
+    let given = turns() - before;
+    assert!(given >= 80.0, "{given} turns for 6 MB");
 }

@@ -3,6 +3,8 @@
 use std::process::Command;
 
 use propylon_e2e::engine::with;
+use propylon_e2e::frames::Http2Server;
+use propylon_e2e::program::curl;
 use propylon_e2e::python::{PythonServer, python};
 use propylon_e2e::{Certificates, Engine, Origin, holds};
 
@@ -148,6 +150,46 @@ fn a_server_that_is_gone_is_unavailable() {
     let engine = Engine::start(&with(&[address], "", "protocol = \"h2\""));
     let target = format!("localhost:{}", engine.address("plain").port());
     python("grpc_client.py", &["nobody", &target]).ok();
+}
+
+/// gRPC over HTTP/2, "Trailers-Only": what clients would make of a bare status of HTTP they cannot tell from a server's.
+#[test]
+fn what_the_engine_refuses_itself_is_told_as_grpc_tells_it() {
+    let server = PythonServer::start("grpc_server.py", &[]);
+    let dead = propylon_e2e::origin::dead();
+    let silent = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while server.next_frame().is_some() {}
+    });
+    let backend = |name: &str, address, more: &str| {
+        format!("[backend.{name}]\nservers = [\"{address}\"]\nprotocol = \"h2\"\n{more}\n")
+    };
+    let route = |path: &str, action: &str| format!("[[route]]\npath = \"/e2e.Peer/{path}\"\n{action}\n");
+    let config = [
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n".into(),
+        backend("app", server.address(), ""),
+        backend("down", dead, "retries = 0"),
+        backend("silent", silent.address(), "timeouts = { first_byte = \"200ms\" }"),
+        route("Down", "backend = \"down\""),
+        route("Forbidden", "respond = { status = 403, body = \"<p>Not for you: 100%\" }"),
+        route("Limited", "backend = \"app\"\nlimit = [{ rate = \"1/h\", burst = 1, key = \"all\" }]"),
+        route("Long", "backend = \"app\"\nbody_limit = 10"),
+        route("Silent", "backend = \"silent\""),
+    ];
+    let engine = Engine::start(&config.concat());
+    engine.client("plain").get("/e2e.Peer/Limited");
+    let target = |listener| format!("localhost:{}", engine.address(listener).port());
+    python("grpc_client.py", &["refused", &target("plain")]).ok();
+    let ca = Certificates::shared().ca().display().to_string();
+    python("grpc_client.py", &["refused", &target("web"), &ca]).ok();
+    // Log and metrics have what HTTP would have said.
+    let line = engine.logged("a refusal", |line| line["path"] == "/e2e.Peer/Limited" && line["method"] == "POST");
+    assert_eq!((&line["status"], &line["fault"]), (&429.into(), &"rate-limited".into()));
+    let line = engine.logged_path("/e2e.Peer/Down");
+    assert_eq!((&line["status"], &line["fault"]), (&502.into(), &"connect-refused".into()));
+    // A client that asks for the same without gRPC is answered as ever.
+    let arguments = ["--http2", "-d", "x", "-w", "%{http_code}", &format!("{}/e2e.Peer/Nowhere", engine.url("web"))];
+    assert_eq!(curl(&arguments).ok().text(), "404 Not Found: no-route\n404");
 }
 
 #[test]

@@ -18,6 +18,10 @@ pub struct Answer<'a> {
     pub is_fixed: bool,
     /// Bytes of the whole of which the body is a part; 0: it is no part.
     pub whole: usize,
+    /// More than the status says, where it is an error.
+    pub detail: &'a str,
+    /// The answer ends a call of gRPC: its type is said without a body as well, and no length.
+    pub is_call: bool,
 }
 
 impl Answer<'_> {
@@ -31,6 +35,8 @@ impl Answer<'_> {
             close: false,
             is_fixed: false,
             whole: 0,
+            detail: "",
+            is_call: false,
         }
     }
 }
@@ -51,10 +57,11 @@ pub fn write_fields(answer: &Answer<'_>, date: &[u8], out: &mut impl FieldWriter
             field(name, value.as_bytes());
         }
     }
-    if !matches!(answer.status, 204 | 304) {
-        if !answer.body.is_empty() {
-            field("content-type", answer.content_type.as_bytes());
-        }
+    let may_have_body = !matches!(answer.status, 204 | 304);
+    if may_have_body && (answer.is_call || !answer.body.is_empty()) {
+        field("content-type", answer.content_type.as_bytes());
+    }
+    if may_have_body && !answer.is_call {
         field("content-length", itoa::Buffer::new().format(answer.body.len()).as_bytes());
     }
     field("date", date);

@@ -177,8 +177,17 @@ impl Response {
 
 /// Whether a response is one of gRPC.
 pub fn is_of_grpc(response: &ResponseHead, text: &[u8]) -> bool {
-    let kind = response.fields.value(text, "content-type").unwrap_or_default().to_ascii_lowercase();
-    format_of(&kind).is_some()
+    is_type_of_grpc(response.fields.value(text, "content-type").unwrap_or_default())
+}
+
+/// Whether a type of content is gRPC's.
+pub(crate) fn is_type_of_grpc(kind: &[u8]) -> bool {
+    format_of(&kind.to_ascii_lowercase()).is_some()
+}
+
+/// A body that is nothing but these trailers, in base64 if `is_text`.
+pub(crate) fn ending(lines: &[u8], is_text: bool) -> Vec<u8> {
+    Response { is_text, early: None }.coded(&frame(lines))
 }
 
 /// Rest of a type of gRPC's, which is in lower case.

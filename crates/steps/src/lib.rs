@@ -15,6 +15,7 @@ pub mod errors;
 mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod grpc;
 pub mod grpc_web;
 pub mod limits;
 pub mod mirror;

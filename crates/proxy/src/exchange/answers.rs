@@ -9,6 +9,7 @@ use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, who
 use propylon_net::buffer::Buffer;
 use propylon_steps::answers::Place;
 use propylon_steps::errors::{self, Error, ErrorBody};
+use propylon_steps::grpc::{self, Teller};
 use propylon_steps::response::write_kept_lines;
 
 use crate::answer::Answer;
@@ -26,6 +27,12 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
 
 /// As [`answer_here`], with lines that the route's changes are not of.
 fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>, beside: &[u8]) -> After {
+    if answer.status >= 400
+        && !answer.is_call
+        && let Some(teller) = teller(request)
+    {
+        return answer_call(client, request, teller, (answer, beside));
+    }
     if request.steps.is_some() {
         let mut lines = answer.lines.to_vec();
         let listener = listener_of(client, request);
@@ -46,6 +53,42 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
         return answer_coded(client, request, (&changed, &changed));
     }
     answer_as_is(client, request, answer)
+}
+
+/// Form in which a request's client is told of errors, where that is one of gRPC's.
+fn teller(request: &Request) -> Option<Teller> {
+    let takes_web = request.steps.as_deref().is_some_and(|steps| steps.grpc_web);
+    Teller::of((&request.head, &request.text), takes_web)
+}
+
+/// Ends a call of gRPC with an error. Metrics and log have the status that HTTP has for it.
+#[cold]
+fn answer_call(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    teller: Teller,
+    (answer, beside): (&Answer<'_>, &[u8]),
+) -> After {
+    let status = grpc::status(answer.status, request.note.fault);
+    let message = grpc::message(answer.status, answer.detail);
+    let body = teller.body(status, &message);
+    let mut fields = answer.fields.to_vec();
+    if body.is_empty() {
+        fields.extend([("grpc-status", status), ("grpc-message", &message)]);
+    }
+    let call = Answer {
+        status: 200,
+        fields: &fields,
+        content_type: teller.content_type(),
+        body: &body,
+        is_fixed: false,
+        whole: 0,
+        is_call: true,
+        ..*answer
+    };
+    let after = answer_beside(client, request, &call, beside);
+    request.note.status = answer.status;
+    after
 }
 
 fn borrowed(fields: &[(String, String)]) -> Vec<(&str, &str)> {
@@ -176,6 +219,7 @@ pub fn answer_page(client: &mut ClientSide<'_>, request: &mut Request, text: &[u
 /// An error in the form that the route, or the listener, has for it.
 pub struct OwnError {
     status: u16,
+    detail: String,
     body: ErrorBody,
     lines: Vec<u8>,
 }
@@ -183,7 +227,7 @@ pub struct OwnError {
 impl OwnError {
     pub fn answer(&self) -> Answer<'_> {
         let ErrorBody { content_type, body, .. } = &self.body;
-        Answer { content_type, body, lines: &self.lines, ..Answer::plain(self.status) }
+        Answer { content_type, body, lines: &self.lines, detail: &self.detail, ..Answer::plain(self.status) }
     }
 }
 
@@ -208,5 +252,5 @@ pub fn word(client: &ClientSide<'_>, request: &mut Request, error: &Error<'_>) -
     if route.is_none() {
         asked.write_lines(None, &mut lines);
     }
-    OwnError { status: error.status, body, lines }
+    OwnError { status: error.status, detail: error.detail.to_owned(), body, lines }
 }
