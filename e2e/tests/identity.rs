@@ -416,7 +416,7 @@ fn routes_go_by_cipher_suite_and_group_of_sessions_new_and_resumed() {
     let old = ["--http1.1", "--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256", "--curves", "P-384"];
     assert_eq!(ask("/suite", &old), "old old ");
     assert_eq!(ask("/group", &old), "p384 p384 ");
-    // Two connections, the second of which resumes the session of the first: no keys are exchanged, and the suite is known.
+    // Two connections, of which the second resumes the first's session: no keys are exchanged, and the suite is known.
     let again = [&old[..], &["-H", "Connection: close"]].concat();
     assert_eq!(ask("/group", &again), "p384 resumed ");
     assert_eq!(ask("/suite", &again), "old old ");

@@ -392,7 +392,7 @@ impl Driver {
         link.core.snapshot().listener(&link.listener).http2 != link.limits
     }
 
-    /// Says the first GOAWAY where the client is to come again elsewhere, or on other terms. True when that is said now.
+    /// Says the first GOAWAY where the client is to come again elsewhere, or on other terms. True: that is said now.
     fn begin_drain(&mut self, now: u64, due: &mut u64) -> bool {
         let (link, core) = (&self.link, &self.link.core);
         let is_over = core.is_leaving(&link.listener) || self.is_outdated() || link.is_wearing();
