@@ -2,7 +2,7 @@
 //! limits.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block,
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::wait::WAIT_MAX;
-use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, binaries, http};
+use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, binaries, holds, http};
 
 /// An origin that says its name.
 fn named(name: &'static str) -> Origin {
@@ -279,6 +279,42 @@ fn what_may_have_been_seen_does_not_go_to_the_fallback() {
     let engine = Engine::start(&config(&backends, "backend = \"a\"\nfallback = \"spare\""));
     let response = engine.client("plain").ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
     assert_eq!((response.status, response.text().as_str()), (502, "502 Bad Gateway: closed-before-response\n"));
+    assert_eq!(spare.connections(), 0);
+}
+
+#[test]
+fn a_body_that_an_attempt_has_taken_does_not_come_to_the_fallback_without_its_bytes() {
+    // Its only server takes the body, is found to be down meanwhile, and closes.
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (down, seen) = (Arc::clone(&is_down), Arc::clone(&is_down));
+    let (go_on, is_told) = channel::<()>();
+    let is_told = Mutex::new(is_told);
+    let rude = Origin::scripted(move |peer| {
+        while let Some(request) = peer.read_request() {
+            if request.starts_with(b"PUT") {
+                down.store(true, Ordering::SeqCst);
+                let _ = is_told.lock().expect("one request").recv_timeout(WAIT_MAX);
+                return peer.close();
+            }
+            match seen.load(Ordering::SeqCst) {
+                true => return peer.close(),
+                false => peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+            }
+        }
+    });
+    let spare = named("spare");
+    let health = "retries = 2\nhealth = { path = \"/up\", interval = \"100ms\", fall = 1 }";
+    let backends = [backend("a", &[rude.address()], health), backend("spare", &[spare.address()], "")];
+    let engine = Engine::start(&config(&backends, "backend = \"a\"\nfallback = \"spare\""));
+    let url = engine.url("web");
+    let client = std::thread::spawn(move || {
+        curl(&["-sk", "--http2", "-w", " %{http_code}", "-X", "PUT", "-d", "a body", &url]).ok().text()
+    });
+    holds("the body is taken", || is_down.load(Ordering::SeqCst));
+    engine.metric_reaches("propylon_server_up", &[("server", &rude.address().to_string())], 0.0);
+    go_on.send(()).expect("the server waits");
+    let said = client.join().expect("curl");
+    assert_eq!(said, "503 Service Unavailable: no-healthy-server\n 503");
     assert_eq!(spare.connections(), 0);
 }
 

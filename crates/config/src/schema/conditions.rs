@@ -86,13 +86,13 @@ fn facts<F: Copy>(
     known: impl Fn(F, Span, TextTest) -> Option<TextTest>,
 ) -> Vec<FactCondition<F>> {
     let report = section.report;
+    let (span, errors) = (section.span, report.errors());
     let conditions = all.iter().filter_map(|(name, fact)| {
         let entry = section.forms(name, &[Form::String, Form::Table])?;
         let test = test(report, name, &entry.node)?;
         Some(FactCondition { fact: *fact, test: known(*fact, entry.node.span, test)? })
     });
     let conditions: Vec<_> = conditions.collect();
-    let (span, errors) = (section.span, report.errors());
     if !section.close() && conditions.is_empty() && report.errors() == errors && report.is_whole() {
         let names: Vec<_> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
         report.error(span, "nothing is asked here", format!("give it one of {}", names.join(", ")));

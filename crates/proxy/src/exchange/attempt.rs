@@ -58,7 +58,7 @@ pub async fn forward(
         if request.note.attempts > 0
             && let Some(why) = gone(client).await
         {
-            return refuse(client, request, backend, &Refusal::ClientGone(why));
+            return refuse(client, request, (backend, false), &Refusal::ClientGone(why));
         }
         let traits = forwarding.begin_attempt(client, request);
         let checked_out = forwarding.checkout(client, request, traits).await;
@@ -66,7 +66,10 @@ pub async fn forward(
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match checked_out {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => return refuse(client, request, backend, &refusal),
+            Err(refusal) => {
+                let is_here = is_body_here(request, &forwarding.upload);
+                return refuse(client, request, (backend, is_here), &refusal);
+            }
             Ok(server_stream) => {
                 record.connection = Some(reached(&server_stream));
                 let Forwarding { upload, retry_state, .. } = &mut forwarding;
@@ -494,13 +497,27 @@ fn turns_to_fallback(client: &ClientSide<'_>, request: &mut Request, backend: &B
 /// The answer to a request beyond those that may be at the backend.
 fn refuse_open(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>) -> After {
     client.core().metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
-    refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen))
+    refuse(client, request, (backend, true), &Refusal::Queue(Fault::CircuitOpen))
 }
 
-/// The answer to a request that got no connection, or the end of one whose client is gone.
-fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>, refusal: &Refusal) -> After {
+/// Whether all of the body is here for another backend. A stream's copy of it is this attempt's alone, but for a body
+/// that the route has taken.
+fn is_body_here(request: &Request, upload: &Upload) -> bool {
+    upload.is_untouched() && (upload.kept().is_none() || request.own_body().is_some())
+}
+
+/// The answer to a request that got no connection, or the end of one whose client is gone. The fallback is for those
+/// whose body is here, which an attempt before may have taken.
+fn refuse(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    (backend, is_here): (&Rc<Backend>, bool),
+    refusal: &Refusal,
+) -> After {
     match refusal {
-        Refusal::NoServer | Refusal::Failed(_) | Refusal::Queue(_) if turns_to_fallback(client, request, backend) => {
+        Refusal::NoServer | Refusal::Failed(_) | Refusal::Queue(_)
+            if is_here && turns_to_fallback(client, request, backend) =>
+        {
             After::Fallback
         }
         Refusal::TimedOut => {
@@ -544,9 +561,7 @@ fn end_failed(
     (backend, upload): (&Backend, &Upload),
     failed: &Attempt,
 ) -> After {
-    // A stream's copy of its body is this attempt's alone, but for a body that the route has taken.
-    let is_here = upload.kept().is_none() || request.own_body().is_some();
-    let is_unsent = failed.repeatable == Repeatable::Unsent && upload.is_untouched() && is_here;
+    let is_unsent = failed.repeatable == Repeatable::Unsent && is_body_here(request, upload);
     if is_unsent && turns_to_fallback(client, request, backend) {
         return After::Fallback;
     }
