@@ -190,3 +190,25 @@ fn a_client_that_has_gone_ends_its_slow_body_before_the_pace_has_taken_what_it_s
         gone(client, path);
     }
 }
+
+#[test]
+fn a_client_that_asks_for_nothing_more_gets_the_rest_of_its_slow_body() {
+    let body = "d".repeat(BYTES);
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n{body}");
+    let origin = Origin::always(answer);
+    let throttle = format!("throttle = {{ download = {RATE} }}");
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 1\n[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\nbackend = \"app\"\n{throttle}\n\
+         [[route]]\npath = \"/held\"\nbackend = \"app\"\n{throttle}\nbuffer = {{ response = true }}\n",
+        origin.address()
+    ));
+    for path in ["/", "/held"] {
+        let mut client = engine.client("plain");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+        client.read_head();
+        client.read_exact(1);
+        client.finish();
+        assert_eq!(client.read_exact(BYTES - 1), body.as_bytes()[1..], "{path}");
+    }
+}

@@ -135,10 +135,12 @@ impl Loaded {
     pub fn with_kept(&self, config: &Config, kept: &[KeptKeys]) -> Option<Loaded> {
         let mut gates: Option<Loaded> = None;
         for (id, _, _) in self.fetched().filter(|(_, has_keys, _)| !has_keys) {
-            let own = kept.iter().find(|kept| kept.url == id.0 && is_same_file(kept.keys_ca.as_ref(), id.1.as_ref()));
+            let is_own = |kept: &&KeptKeys| kept.url == id.0 && is_same_file(kept.keys_ca.as_ref(), id.1.as_ref());
             let current = gates.as_ref().unwrap_or(self);
-            // Text without a key for the algorithms is fetched again, and what is wrong with it is said then.
-            let news = own.and_then(|own| current.with_keys(config, id, own.text.as_bytes()).ok().flatten());
+            // Text without a key for the algorithms is fetched again, and what is wrong with it is said then. There may
+            // be several texts, of sets with other algorithms that were fetched apart.
+            let mut own = kept.iter().filter(is_own);
+            let news = own.find_map(|own| current.with_keys(config, id, own.text.as_bytes()).ok().flatten());
             gates = news.or(gates);
         }
         gates

@@ -890,8 +890,10 @@ impl Publication {
     }
 
     /// Makes the parts of every core's acceptors, here and now. Reading keys takes time (an RSA key some 0.1 ms),
-    /// which a worker that serves should not spend; one that only starts can make its own.
+    /// which a worker that serves should not spend; one that only starts can make its own. And there is room for bodies
+    /// before a worker wants to hold one.
     pub fn prepare(&self) {
+        crate::bodies::put_into_effect(&self.snapshot.config);
         for terms in self.snapshot.terms.iter().flatten() {
             for worker in 0..terms.parts.len() {
                 terms.parts(worker);

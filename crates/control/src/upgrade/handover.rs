@@ -413,7 +413,9 @@ impl Handover {
         }
         // Earlier versions end a conversation at a word that they do not know.
         let takes_keys = hello["takes"].as_array().is_some_and(|takes| takes.iter().any(|word| word == KEYS));
-        for part in snapshot.gates.kept_keys().iter().filter(|_| takes_keys).flat_map(keys::parts) {
+        // Keys that are beyond what is taken are fetched.
+        let kept_max = if takes_keys { keys::TEXTS_MAX } else { 0 };
+        for part in snapshot.gates.kept_keys().iter().take(kept_max).flat_map(keys::parts) {
             channel.send_json(&part).await?;
         }
         channel.send_json(&word("offered")).await?;

@@ -266,9 +266,11 @@ impl<'a> Transfer<'a> {
                 if progress.limits.download.waits_for(Side::Server) && connection.inbox.is_idle() {
                     progress.core.buffers.release(&mut connection.inbox);
                 }
-                match progress.tunnel {
+                let is_paced = progress.sent && progress.limits.download.waits_for(Side::Pace);
+                match progress.tunnel || is_paced {
                     _ if !progress.leaves_client_alone() => return Ok(()),
-                    // The end of one way of a tunnel is no end of the other.
+                    // The end of one way of a tunnel is no end of the other. A response that is slowed down goes on for
+                    // whoever asks for nothing more; a client that is gone is noticed by its next piece at the latest.
                     true => connection.stream.socket.poll_reset(context).map(|()| Fault::ClientReset),
                     false => connection.poll_gone(context),
                 }

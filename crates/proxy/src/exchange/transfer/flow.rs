@@ -213,11 +213,15 @@ impl Rest {
         let mut downstream = Downstream::resumed(client.reborrow(), resumption);
         let mut outstanding = downstream.outstanding();
         let ended = poll_fn(|context| {
-            // A connection shows its end where it is written to, which it is not before its time.
-            if (downstream.is_stream() || held.is_early)
-                && let Poll::Ready(why) = downstream.client.poll_gone(context)
-            {
-                return Poll::Ready(Err(Stop::Client(why)));
+            let gone = match &mut downstream.client {
+                ClientSide::Http2(stream) => stream.poll_gone(context),
+                // A connection shows its end where it is written to, which it is not before its time. Its client may
+                // have said that it asks for nothing more, and waits for the rest.
+                ClientSide::Http1(connection) if held.is_early => connection.stream.socket.poll_reset(context),
+                ClientSide::Http1(_) => Poll::Pending,
+            };
+            if gone.is_ready() {
+                return Poll::Ready(Err(Stop::Client(Fault::ClientReset)));
             }
             let counts = (&mut limit, &mut outstanding);
             let polled = poll_all(&mut held, context, &mut downstream, (request, counts));
