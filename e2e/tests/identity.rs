@@ -413,7 +413,8 @@ fn routes_go_by_cipher_suite_and_group_of_sessions_new_and_resumed() {
     assert_eq!(suite("TLS_AES_256_GCM_SHA384"), "strong strong ");
     assert_eq!(suite("TLS_CHACHA20_POLY1305_SHA256"), "mobile mobile ");
     assert_eq!(suite("TLS_AES_128_GCM_SHA256"), "other other ");
-    let old = ["--http1.1", "--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256", "--curves", "P-384"];
+    let old =
+        ["--http1.1", "--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256", "--curves", "P-384:P-256"];
     assert_eq!(ask("/suite", &old), "old old ");
     assert_eq!(ask("/group", &old), "p384 p384 ");
     // Two connections, of which the second resumes the first's session: no keys are exchanged, and the suite is known.
