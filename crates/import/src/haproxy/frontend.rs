@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::known::{PAGES, RATES, request_rule};
-use super::lines::{Line, Section, Tables, holding, is_change, is_guard};
+use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
 use crate::changes::Changes;
 use crate::guards::Guard;
 use crate::plan::{ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, name_of, quoted, redirect, respond};
@@ -183,29 +183,15 @@ impl<'f> Frontend<'f> {
             ),
             ("redirect", _) => self.redirect(line, 1),
             ("http-request", "redirect") => self.redirect(line, 2),
+            // Requests that no other route is for have the same answer.
+            _ if refusal(line).is_some() => self.refused(line),
             _ if is_guard(line) || is_change(line) => {}
             ("http-request", "allow") => {}
             ("http-request", "return") => {
                 let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
-                let rest =
-                    line.words.iter().position(|word| word == "if" || word == "unless").unwrap_or(line.words.len());
-                let kind = line.words[..rest].iter().position(|word| word == "content-type");
-                let kind = kind.and_then(|index| line.words.get(index + 1)).map(|kind| quoted(kind));
-                let with_kind = |action: Action| match (action, &kind) {
-                    (Action::Respond(mut keys), Some(kind)) => {
-                        keys.push(("content_type".into(), kind.clone()));
-                        Action::Respond(keys)
-                    }
-                    (action, _) => action,
-                };
-                match (line.after("string"), line.after("file")) {
-                    (None, Some(file)) => {
-                        let keys = vec![("status".into(), status.to_string()), ("body_file".into(), quoted(file))];
-                        self.when(line, 2, &with_kind(Action::Respond(keys)));
-                    }
-                    (Some(body), _) => self.when(line, 2, &with_kind(respond(status, body))),
-                    _ if line.words.len() <= 4 || line.has("if") => self.when(line, 2, &respond(status, "")),
-                    _ => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
+                match returned(line, status) {
+                    Some(action) => self.when(line, 2, &action),
+                    None => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
                 }
             }
             ("tcp-request", "inspect-delay") => {}
@@ -215,6 +201,14 @@ impl<'f> Frontend<'f> {
             _ if self.section.kind == "listen" && ["cookie"].contains(&line.word(0)) => {}
             _ => request_rule(self.plan, line),
         }
+    }
+
+    /// Adds routes for a fixed answer that is laid over the other routes as well; its reader there tells what is not said.
+    fn refused(&mut self, line: &Line) {
+        let Some(status) = refusal(line) else { return };
+        let notes = self.plan.notes.len();
+        self.when(line, 2, &returned(line, status).unwrap_or(respond(status, "")));
+        self.plan.notes.truncate(notes);
     }
 
     /// `redirect scheme https code 301 if !{ ssl_fc }`, `redirect prefix URL`, `redirect location URL`.
@@ -365,6 +359,23 @@ impl<'f> Frontend<'f> {
                 && matches!(&route.action, Action::Redirect(keys) if keys.iter().any(|(key, _)| key == "scheme"))
         })
     }
+}
+
+/// The fixed answer of a `return`; none where its body is made of requests.
+pub(super) fn returned(line: &Line, status: u16) -> Option<Action> {
+    let rest = line.words.iter().position(|word| word == "if" || word == "unless").unwrap_or(line.words.len());
+    let own = Line { number: line.number, words: line.words[..rest].to_vec() };
+    let mut keys = match (own.after("string"), own.after("file")) {
+        (None, Some(file)) => vec![("status".into(), status.to_string()), ("body_file".into(), quoted(file))],
+        (Some(body), _) => match respond(status, body) {
+            Action::Respond(keys) => keys,
+            _ => return None,
+        },
+        _ if rest <= 4 => return Some(respond(status, "")),
+        _ => return None,
+    };
+    keys.extend(own.after("content-type").map(|kind| ("content_type".to_owned(), quoted(kind))));
+    Some(Action::Respond(keys))
 }
 
 fn bind(address: &str) -> Option<String> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::frontend::Frontend;
-use super::lines::{Line, holding, is_guard};
+use super::frontend::{Frontend, returned};
+use super::lines::{Line, holding, is_guard, refusal};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
 use crate::terms::Term;
@@ -111,7 +111,8 @@ impl Frontend<'_> {
     fn read_guard(&mut self, line: &Line) {
         let is_auth = line.word(1) == "auth";
         let status = line.after("deny_status").or(line.after("status")).and_then(|status| status.parse().ok());
-        let action = respond(status.filter(|status| (400..600).contains(status) && !is_auth).unwrap_or(403), "");
+        let status = status.filter(|status| (400..600).contains(status) && !is_auth).unwrap_or(403);
+        let action = refusal(line).and_then(|status| returned(line, status)).unwrap_or(respond(status, ""));
         let mut is_wider = false;
         let place = line.words.iter().position(|word| word == "if" || word == "unless");
         let parts: Vec<(Vec<Term>, Vec<Term>)> = match place {

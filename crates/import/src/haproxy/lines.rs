@@ -173,9 +173,16 @@ pub(super) fn is_guard(line: &Line) -> bool {
     let is_of_protocol = ["ssl_hello_type", "proto_http", "WAIT_END"].iter().any(|word| line.text().contains(word));
     match (line.word(0), line.word(1)) {
         ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
+        ("http-request", "return") => refusal(line).is_some(),
         ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
         _ => false,
     }
+}
+
+/// The status of a fixed answer that keeps requests out.
+pub(super) fn refusal(line: &Line) -> Option<u16> {
+    let status = line.after("status").and_then(|status| status.parse().ok());
+    status.filter(|status| line.word(1) == "return" && (400..600).contains(status))
 }
 
 /// Whether a line only says what is counted: nothing comes of it but by a rule that compares.
