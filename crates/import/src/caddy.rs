@@ -59,6 +59,8 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         count: 0,
         changes: Changes::default(),
         root: None,
+        prefix: String::new(),
+        is_closed: false,
     };
     options.iter().for_each(|options| reader.options(options));
     for mut site in sites {
@@ -88,6 +90,10 @@ struct Reader<'p> {
     changes: Changes,
     /// Folder of the files of the block at hand.
     root: Option<String>,
+    /// Prefix that blocks of `handle_path` have taken from paths.
+    prefix: String,
+    /// Whether the block at hand answers nobody.
+    is_closed: bool,
 }
 
 /// Listener and host of a site.
@@ -292,6 +298,7 @@ impl Reader<'_> {
     fn block(&mut self, sites: &[Site], block: &[Directive], outer: &[Matched]) {
         let changes = self.changes.clone();
         let root = self.root.clone();
+        let is_closed = std::mem::take(&mut self.is_closed);
         if let Some(each) = block.iter().find(|each| each.name() == "root") {
             self.root = each.words.last().cloned();
         }
@@ -320,6 +327,10 @@ impl Reader<'_> {
         self.directives(sites, rest.into_iter(), outer);
         self.guard(sites, behind, &denials);
         self.guard(sites, first, &auths);
+        if std::mem::replace(&mut self.is_closed, is_closed) {
+            let line = block.first().map_or(1, |each| each.line);
+            self.close_block(sites, first, (line, outer));
+        }
         (self.changes, self.root) = (changes, root);
     }
 
@@ -381,7 +392,11 @@ impl Reader<'_> {
 
     fn handle(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
         let Some((matched, _)) = self.matched(each, outer) else { return };
-        let changes = self.changes.clone();
+        if each.name() == "handle_path" && each.word(1).trim_end_matches('*').contains('*') {
+            self.close(each);
+            return;
+        }
+        let (changes, outer_prefix) = (self.changes.clone(), self.prefix.clone());
         if each.name() == "handle_path" {
             let prefix = each.word(1).trim_end_matches('*').trim_end_matches('/');
             if !prefix.starts_with('/') || self.changes.path("strip", prefix).is_err() {
@@ -391,9 +406,13 @@ impl Reader<'_> {
                     "write what becomes of the path as `request.path` of its routes",
                 );
             }
+            self.prefix.push_str(prefix);
         }
-        self.block(sites, each.inner(), &matched);
-        self.changes = changes;
+        // A block that no request comes to has no routes, and no guards that would be for all.
+        if !matched.is_empty() {
+            self.block(sites, each.inner(), &matched);
+        }
+        (self.changes, self.prefix) = (changes, outer_prefix);
     }
 
     fn redirect(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {

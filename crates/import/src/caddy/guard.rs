@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::matchers::{Matched, joined, path, tested};
+use super::matchers::{Matched, all_joined, below, path, tested};
 use super::{Reader, Site};
+use crate::changes::Changes;
 use crate::guards::{Guard, Guarded};
 use crate::plan::{Action, CLOSED, Path, respond};
 use crate::terms::Term;
@@ -39,6 +40,16 @@ impl Reader<'_> {
         self.plan.notes.truncate(notes);
     }
 
+    /// Closes the routes of a block from the given one on, and whatever else it was for.
+    pub(super) fn close_block(&mut self, sites: &[Site], first: usize, (line, outer): (usize, &[Matched])) {
+        for route in &mut self.plan.routes[first..] {
+            (route.action, route.changes) = (respond(403, ""), Changes::default());
+        }
+        let notes = self.plan.notes.len();
+        self.add(sites, line, outer, &respond(403, ""));
+        self.plan.notes.truncate(notes);
+    }
+
     /// Requests that a directive keeps out. Of tests that are not carried over the rest holds, so that nobody gets in who did
     /// not before.
     pub(super) fn guards(&mut self, each: &Directive, outer: &[Matched]) -> Vec<Guard> {
@@ -62,7 +73,10 @@ impl Reader<'_> {
             match tested(std::slice::from_ref(&test)) {
                 Ok(found) => {
                     is_known = true;
-                    own = own.iter().flat_map(|one| found.iter().map(move |two| joined(one, two))).collect();
+                    match all_joined(&own, &found) {
+                        Ok(both) => own = both,
+                        Err(()) => is_wider = true,
+                    }
                 }
                 Err(_) => is_wider = true,
             }
@@ -81,7 +95,15 @@ impl Reader<'_> {
             self.plan.note(each.line, each.text(), WIDER);
         }
         let action = if is_auth { respond(403, "") } else { denial(each) };
-        let both = outer.iter().flat_map(|one| own.iter().map(move |two| joined(one, two)));
+        let Ok(both) = below(&self.prefix, own).and_then(|own| all_joined(outer, &own)) else {
+            self.close(each);
+            return Vec::new();
+        };
+        // Nobody is excepted whose paths cannot be said.
+        let except = below(&self.prefix, except).unwrap_or_else(|()| {
+            self.plan.note(each.line, each.text(), WIDER);
+            Vec::new()
+        });
         let except: Vec<Term> = except.iter().map(|one| term(one, false)).collect();
         let guard = |matched: Matched| Guard {
             line: each.line,
@@ -92,7 +114,7 @@ impl Reader<'_> {
             proof: proof.clone(),
             is_whole: true,
         };
-        both.map(guard).collect()
+        both.into_iter().map(guard).collect()
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use propylon_config::pattern;
+
 use super::Reader;
-use crate::plan::{Path, escaped, one_or_list, quoted};
+use crate::plan::{CLOSED, Path, escaped, one_or_list, quoted};
 use crate::words::Directive;
 
 /// Requests that a matcher asks for.
@@ -51,8 +53,23 @@ impl Reader<'_> {
             }
             _ => return Some((outer.to_vec(), 1)),
         };
-        let both: Vec<Matched> = outer.iter().flat_map(|one| own.iter().map(move |two| joined(one, two))).collect();
-        Some((both, 2))
+        let both = below(&self.prefix, own).and_then(|own| all_joined(outer, &own));
+        match both {
+            Ok(both) => Some((both, 2)),
+            Err(()) => {
+                self.close(each);
+                None
+            }
+        }
+    }
+
+    /// Closes the block at hand: what a directive in it is for cannot be said.
+    pub(super) fn close(&mut self, each: &Directive) {
+        self.is_closed = true;
+        let fix = format!(
+            "it is in a block whose paths, hosts or conditions it cannot be joined with: write the routes of that block; {CLOSED}"
+        );
+        self.plan.note(each.line, each.text(), fix);
     }
 }
 
@@ -67,18 +84,77 @@ pub(super) fn path(word: &str) -> Path {
         None if !word.contains('*') => Path::Exact(word.to_owned()),
         _ => {
             let parts: Vec<String> = word.split('*').map(escaped).collect();
-            Path::Regex(format!("^{}$", parts.join(".*")))
+            Path::Regex(format!("(?i)^{}$", parts.join(".*")))
         }
     }
 }
 
-/// Both of two matchers; of two paths that of the inner one.
-pub(super) fn joined(one: &Matched, two: &Matched) -> Matched {
-    let path = if two.path == Path::Prefix("/".into()) { one.path.clone() } else { two.path.clone() };
+/// Requests that both of two matchers ask for: none where they are for different ones, an error where no one route says
+/// that.
+pub(super) fn joined(one: &Matched, two: &Matched) -> Result<Option<Matched>, ()> {
     let mut conditions = one.conditions.clone();
-    conditions.extend(two.conditions.clone());
-    Matched { host: two.host.clone().or_else(|| one.host.clone()), path, conditions }
+    for (key, value) in &two.conditions {
+        if conditions.insert(key.clone(), value.clone()).is_some_and(|known| known != *value) {
+            return Err(());
+        }
+    }
+    let host = match (&one.host, &two.host) {
+        (Some(outer), Some(inner)) if host_is_within(outer, inner) => Some(outer.clone()),
+        (Some(outer), Some(inner)) if !host_is_within(inner, outer) => return Ok(None),
+        (outer, inner) => inner.clone().or_else(|| outer.clone()),
+    };
+    Ok(both(&one.path, &two.path)?.map(|path| Matched { host, path, conditions }))
 }
+
+/// Requests that are of both lists.
+pub(super) fn all_joined(one: &[Matched], two: &[Matched]) -> Result<Vec<Matched>, ()> {
+    let pairs = one.iter().flat_map(|one| two.iter().map(move |two| joined(one, two)));
+    Ok(pairs.collect::<Result<Vec<Option<Matched>>, ()>>()?.into_iter().flatten().collect())
+}
+
+/// Paths that are of both, which Caddy compares without case.
+fn both(one: &Path, two: &Path) -> Result<Option<Path>, ()> {
+    let begins = |text: &str, prefix: &str| text.to_ascii_lowercase().starts_with(&prefix.to_ascii_lowercase());
+    Ok(match (one, two) {
+        _ if one == two => Some(one.clone()),
+        (Path::Prefix(root), other) | (other, Path::Prefix(root)) if root == "/" => Some(other.clone()),
+        (Path::Prefix(outer), Path::Prefix(inner)) if begins(inner, outer) => Some(two.clone()),
+        (Path::Prefix(outer), Path::Prefix(inner)) => begins(outer, inner).then(|| one.clone()),
+        (Path::Prefix(prefix), Path::Exact(text)) => begins(text, prefix).then(|| two.clone()),
+        (Path::Exact(text), Path::Prefix(prefix)) => begins(text, prefix).then(|| one.clone()),
+        (Path::Exact(outer), Path::Exact(inner)) => outer.eq_ignore_ascii_case(inner).then(|| one.clone()),
+        (Path::Exact(text), Path::Regex(asked)) | (Path::Regex(asked), Path::Exact(text)) => {
+            let compiled = pattern::compile(asked).map_err(drop)?;
+            compiled.is_match(text.as_bytes()).then(|| Path::Exact(text.clone()))
+        }
+        (Path::Prefix(prefix), Path::Regex(asked)) | (Path::Regex(asked), Path::Prefix(prefix)) => {
+            // Endings without a slash share nothing with a prefix that ends with one.
+            let end = asked.strip_prefix(ENDING).filter(|end| !end.contains(['/']) && !end.contains(".*")).ok_or(())?;
+            let prefix = Some(prefix).filter(|prefix| prefix.ends_with('/')).ok_or(())?;
+            Some(Path::Regex(format!("(?i)^{}.*{end}", escaped(prefix))))
+        }
+        (Path::Regex(_), Path::Regex(_)) => return Err(()),
+    })
+}
+
+/// Requests of a matcher in a `handle_path`, which takes this prefix away before; an error where they cannot be said.
+pub(super) fn below(prefix: &str, all: Vec<Matched>) -> Result<Vec<Matched>, ()> {
+    let moved = |one: Matched| {
+        let path = match &one.path {
+            _ if prefix.is_empty() => one.path,
+            Path::Prefix(text) if text == "/" => one.path,
+            Path::Prefix(text) => Path::Prefix(format!("{prefix}{text}")),
+            Path::Exact(text) => Path::Exact(format!("{prefix}{text}")),
+            Path::Regex(text) if text.starts_with(ENDING) => one.path,
+            Path::Regex(_) => return Err(()),
+        };
+        Ok(Matched { path, ..one })
+    };
+    all.into_iter().map(moved).collect()
+}
+
+/// Head of the pattern of a matcher that asks for an ending.
+const ENDING: &str = "(?i)^.*";
 
 /// Alternatives of a named matcher; else which of its tests has none.
 pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
@@ -114,7 +190,7 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
             }),
             _ => return Err(format!("\"{}\"", test.text())),
         };
-        all = all.iter().flat_map(|one| own.iter().map(move |two| joined(one, two))).collect();
+        all = all_joined(&all, &own).map_err(|()| format!("\"{}\" beside others", test.text()))?;
         if all.len() > crate::plan::ALTERNATIVES_MAX {
             return Err("so many alternatives".into());
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::fields::{field, value};
-use super::matchers::{Matched, joined};
+use super::matchers::Matched;
 use super::{Reader, Site};
 use crate::changes::{Changes, Side};
 use crate::plan::{Action, Keys, Path, Server, name_of, one_or_list, quoted};
@@ -140,8 +140,8 @@ impl Reader<'_> {
         let backend = self.plan.backend(&name, each.line);
         backend.keys.insert("protocol".into(), quoted("fastcgi"));
         backend.keys.insert("fastcgi".into(), format!("{{ {} }}", keys.join(", ")));
-        let scripts = Matched { path: Path::Regex("\\.php$".into()), ..Matched::all() };
-        let own = if has_files { matched.iter().map(|one| joined(one, &scripts)).collect() } else { matched };
+        let scripts = matched.iter().map(|one| Matched { path: Path::Regex("\\.php$".into()), ..one.clone() });
+        let own = if has_files { scripts.collect() } else { matched.clone() };
         self.add(sites, each.line, &own, &Action::Backend(name));
         true
     }
