@@ -181,7 +181,9 @@ impl Reader<'_> {
         for place in &sites {
             self.certificate(place, tls);
         }
+        let first = self.plan.routes.len();
         self.block(&sites, site.inner(), &[Matched::all()]);
+        self.other_cases(first);
     }
 
     fn address(&mut self, site: &Directive, address: &str) -> Option<Site> {

@@ -1,12 +1,13 @@
 //! Guards of Caddy: directives that keep requests out, and those that ask who they are from.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::matchers::{Matched, all_joined, below, path, tested};
 use super::{Reader, Site};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded};
-use crate::plan::{Action, CLOSED, Path, respond};
+use crate::plan::{Action, CLOSED, Path, Route, respond};
 use crate::terms::Term;
 use crate::words::Directive;
 
@@ -37,6 +38,25 @@ impl Reader<'_> {
             let matched = Matched { host: guard.of.host.clone(), path, conditions: guard.of.conditions.clone() };
             self.add(sites, guard.line, &[matched], &guard.action);
         }
+        self.plan.notes.truncate(notes);
+    }
+
+    /// Adds to a site's routes that refuse or ask for a proof, from the given one on, those for paths in other cases:
+    /// Caddy compares them without case. Refusals go before all other patterns, and what lets some in behind them.
+    pub(super) fn other_cases(&mut self, first: usize) {
+        let mut routes = self.plan.routes.split_off(first);
+        let kept_out = |route: &&Route| refuses(route) || route.changes.auth.is_some();
+        let mut guarded: Vec<&Route> = routes.iter().filter(kept_out).collect();
+        guarded.sort_by_key(|route| Reverse(length(&route.path)));
+        let other = |route: &Route| Some(Route { path: in_other_cases(route)?, ..route.clone() });
+        let (refused, asked): (Vec<Route>, Vec<Route>) = guarded.into_iter().filter_map(other).partition(refuses);
+        let is_same = |one: &Route, two: &Route| {
+            (&one.listener, &one.host, &one.path, &one.conditions)
+                == (&two.listener, &two.host, &two.path, &two.conditions)
+        };
+        routes.retain(|route| !refused.iter().any(|other| is_same(other, route)));
+        let notes = self.plan.notes.len();
+        refused.into_iter().chain(routes).chain(asked).for_each(|route| self.plan.route(route));
         self.plan.notes.truncate(notes);
     }
 
@@ -116,6 +136,33 @@ impl Reader<'_> {
         };
         both.into_iter().map(guard).collect()
     }
+}
+
+fn length(path: &Path) -> usize {
+    match path {
+        Path::Prefix(text) | Path::Exact(text) | Path::Regex(text) => text.len(),
+    }
+}
+
+/// Whether a route answers with an error.
+fn refuses(route: &Route) -> bool {
+    let is_error = |(key, value): &(String, String)| key == "status" && value.starts_with(['4', '5']);
+    matches!(&route.action, Action::Respond(keys) if keys.iter().any(is_error))
+}
+
+/// The pattern of a route's path in other cases than its own: the one that a guard of that path has beside it.
+fn in_other_cases(route: &Route) -> Option<Path> {
+    let of = Term { path: Some(route.path.clone()), ignores_case: true, ..Term::default() };
+    let (action, root) = (respond(403, ""), Path::Prefix("/".into()));
+    let guard = Guard { line: 0, from: 0, of, except: Vec::new(), action, proof: None, is_whole: true };
+    let tls = BTreeMap::new();
+    let mut guarded =
+        Guarded { guards: std::slice::from_ref(&guard), tls: &tls, routes: Vec::new(), wider: Vec::new() };
+    if matches!(route.path, Path::Regex(_)) || route.path == root {
+        return None;
+    }
+    guarded.add(Route { path: root, ..route.clone() }, &[0]);
+    guarded.routes.into_iter().map(|route| route.path).find(|path| matches!(path, Path::Regex(_)))
 }
 
 /// Words for a guard that holds for more than it did.
