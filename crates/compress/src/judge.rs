@@ -358,7 +358,7 @@ mod tests {
             let request = "GET / HTTP/1.1\r\nHost: a.example\r\nIf-Modified-Since: x\r\n\r\n";
             verdict_of(&Compress::default(), request, &format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n"))
         };
-        for fields in ["", "Content-Type: text/html\r\nContent-Length: 5000\r\n", "Content-Length: x\r\n"] {
+        for fields in ["", "Content-Type: text/html\r\nContent-Length: 5000\r\n"] {
             assert_eq!(of(fields), not_modified(false), "{fields}");
         }
         let never = ["Content-Type: image/png", "Content-Length: 10", "Content-Encoding: br"];
