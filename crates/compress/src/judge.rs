@@ -153,12 +153,10 @@ fn is_fixed(answered: Answered<'_>) -> bool {
     is_told || forbids_transforms(answered.values("Cache-Control"))
 }
 
-/// Whether a 304 may be about a response that is compressed for some. Few say type or length: those that do not may be
-/// about any.
+/// Whether a 304 may be about a response that is compressed for some. Few say their type: those that do not may be about
+/// any.
 fn may_be_about_compressed(rules: &Compress, answered: Answered<'_>) -> bool {
-    let length = answered.value("Content-Length").and_then(|length| std::str::from_utf8(length).ok()?.parse().ok());
-    let is_short = length.is_some_and(|length: u64| length < rules.minimum);
-    !is_short && answered.value("Content-Type").is_none_or(|kind| is_of_types(rules, kind)) && !is_fixed(answered)
+    answered.value("Content-Type").is_none_or(|kind| is_of_types(rules, kind)) && !is_fixed(answered)
 }
 
 /// Whether Cache-Control forbids to change the body (RFC 9111 §5.2.1.6, §5.2.2.6).
@@ -361,7 +359,7 @@ mod tests {
         for fields in ["", "Content-Type: text/html\r\nContent-Length: 5000\r\n"] {
             assert_eq!(of(fields), not_modified(false), "{fields}");
         }
-        let never = ["Content-Type: image/png", "Content-Length: 10", "Content-Encoding: br"];
+        let never = ["Content-Type: image/png", "Content-Encoding: br"];
         for fields in never.into_iter().chain(["Cache-Control: no-transform", "Content-Type: application/grpc"]) {
             assert_eq!(of(&format!("{fields}\r\n")), None, "{fields}");
         }
