@@ -153,8 +153,7 @@ fn is_fixed(answered: Answered<'_>) -> bool {
     is_told || forbids_transforms(answered.values("Cache-Control"))
 }
 
-/// Whether a 304 may be about a response that is compressed for some. Few say their type: those that do not may be about
-/// any.
+/// Whether a 304 may be about a response that is compressed for some. Few say their type: the others may be about any.
 fn may_be_about_compressed(rules: &Compress, answered: Answered<'_>) -> bool {
     answered.value("Content-Type").is_none_or(|kind| is_of_types(rules, kind)) && !is_fixed(answered)
 }

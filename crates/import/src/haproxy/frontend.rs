@@ -203,7 +203,7 @@ impl<'f> Frontend<'f> {
         }
     }
 
-    /// Adds routes for a fixed answer that is laid over the other routes as well; its reader there tells what is not said.
+    /// Adds routes for a fixed answer that is laid over the others as well; its reader there tells what is not said.
     fn refused(&mut self, line: &Line) {
         let Some(status) = refusal(line) else { return };
         let notes = self.plan.notes.len();
