@@ -58,7 +58,7 @@ pub async fn forward(
         if request.note.attempts > 0
             && let Some(why) = gone(client).await
         {
-            return refuse(client, request, (backend, None), &Refusal::ClientGone(why));
+            return refuse(client, request, (backend, false), &Refusal::ClientGone(why));
         }
         let traits = forwarding.begin_attempt(client, request);
         let checked_out = forwarding.checkout(client, request, traits).await;
@@ -66,7 +66,10 @@ pub async fn forward(
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match checked_out {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => return refuse(client, request, (backend, Some(&forwarding.upload)), &refusal),
+            Err(refusal) => {
+                let is_here = is_body_here(request, &forwarding.upload);
+                return refuse(client, request, (backend, is_here), &refusal);
+            }
             Ok(server_stream) => {
                 record.connection = Some(reached(&server_stream));
                 let Forwarding { upload, retry_state, .. } = &mut forwarding;
@@ -494,7 +497,7 @@ fn turns_to_fallback(client: &ClientSide<'_>, request: &mut Request, backend: &B
 /// The answer to a request beyond those that may be at the backend.
 fn refuse_open(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>) -> After {
     client.core().metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
-    refuse(client, request, (backend, None), &Refusal::Queue(Fault::CircuitOpen))
+    refuse(client, request, (backend, true), &Refusal::Queue(Fault::CircuitOpen))
 }
 
 /// Whether all of the body is here for another backend. A stream's copy of it is this attempt's alone, but for a body
@@ -508,10 +511,9 @@ fn is_body_here(request: &Request, upload: &Upload) -> bool {
 fn refuse(
     client: &mut ClientSide<'_>,
     request: &mut Request,
-    (backend, upload): (&Rc<Backend>, Option<&Upload>),
+    (backend, is_here): (&Rc<Backend>, bool),
     refusal: &Refusal,
 ) -> After {
-    let is_here = upload.is_none_or(|upload| is_body_here(request, upload));
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) | Refusal::Queue(_)
             if is_here && turns_to_fallback(client, request, backend) =>
