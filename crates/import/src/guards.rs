@@ -50,7 +50,21 @@ pub struct Guarded<'g> {
     pub wider: Vec<usize>,
 }
 
-impl Guarded<'_> {
+impl<'g> Guarded<'g> {
+    /// Lays all guards over routes; redirects are for whoever comes. Lines of guards that hold for more are told once.
+    pub fn over(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>, routes: Vec<Route>) -> Guarded<'g> {
+        let mut guarded = Guarded { guards, tls, routes: Vec::new(), wider: Vec::new() };
+        let all: Vec<usize> = (0..guards.len()).collect();
+        for route in routes {
+            match route.action {
+                Action::Redirect(_) => guarded.routes.push(route),
+                _ => guarded.add(route, &all),
+            }
+        }
+        guarded.wider.dedup();
+        guarded
+    }
+
     /// Adds a route, with what these guards, by their numbers, keep out of it.
     pub fn add(&mut self, route: Route, left: &[usize]) {
         for (place, index) in left.iter().enumerate() {

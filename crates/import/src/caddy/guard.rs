@@ -17,16 +17,7 @@ impl Reader<'_> {
         let routes = self.plan.routes.split_off(first);
         let tls: BTreeMap<String, bool> =
             self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
-        let mut guarded = Guarded { guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
-        let all: Vec<usize> = (0..guards.len()).collect();
-        for route in routes {
-            match route.action {
-                Action::Redirect(_) => guarded.routes.push(route),
-                _ => guarded.add(route, &all),
-            }
-        }
-        let Guarded { routes, mut wider, .. } = guarded;
-        wider.dedup();
+        let Guarded { routes, wider, .. } = Guarded::over(guards, &tls, routes);
         for line in wider {
             self.plan.note(line, "a rule that keeps requests out", WIDER);
         }

@@ -70,16 +70,7 @@ impl Frontend<'_> {
             guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
         }
         let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
-        let all: Vec<usize> = (0..guards.len()).collect();
-        let mut guarded = Guarded { guards: &guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
-        for route in routes {
-            match route.action {
-                Action::Redirect(_) => guarded.routes.push(route),
-                _ => guarded.add(route, &all),
-            }
-        }
-        let Guarded { routes, mut wider, .. } = guarded;
-        wider.dedup();
+        let Guarded { routes, wider, .. } = Guarded::over(&guards, &tls, routes);
         for line in wider {
             if !self.plan.notes.iter().any(|note| note.line == line) {
                 self.plan.note(line, "a rule that keeps requests out", WIDER);
