@@ -58,7 +58,7 @@ pub async fn forward(
         if request.note.attempts > 0
             && let Some(why) = gone(client).await
         {
-            return refuse(client, request, (backend, false), &Refusal::ClientGone(why));
+            return forwarding.refuse(client, request, &Refusal::ClientGone(why));
         }
         let traits = forwarding.begin_attempt(client, request);
         let checked_out = forwarding.checkout(client, request, traits).await;
@@ -66,10 +66,7 @@ pub async fn forward(
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match checked_out {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => {
-                let is_here = is_body_here(request, &forwarding.upload);
-                return refuse(client, request, (backend, is_here), &refusal);
-            }
+            Err(refusal) => return forwarding.refuse(client, request, &refusal),
             Ok(server_stream) => {
                 record.connection = Some(reached(&server_stream));
                 let Forwarding { upload, retry_state, .. } = &mut forwarding;
@@ -293,6 +290,12 @@ impl<'s> Forwarding<'s> {
             Poll::Pending
         })
         .await
+    }
+
+    /// The answer to a request that got no connection for this attempt, or the end of one whose client is gone.
+    fn refuse(&self, client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal) -> After {
+        let is_here = is_body_here(request, &self.upload);
+        refuse(client, request, (self.backend, is_here), refusal)
     }
 
     /// Counts a failed attempt. Returns how the request ends if there is to be no other.

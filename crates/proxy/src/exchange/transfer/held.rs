@@ -105,17 +105,14 @@ pub async fn hold(
     }
 }
 
-/// Holds all of a body of unknown length, up to so many bytes in memory, for servers that take no other: a request that
-/// has none of these is left as it is. An error: the request has ended so.
+/// Holds all of a body that its head does not tell the length of, up to so many bytes in memory, for servers that take no
+/// other: one of HTTP/2 that is here already is left as it is. An error: the request has ended so.
 pub async fn hold_whole(
     client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     most: u64,
 ) -> Result<(), After> {
-    if request.head.body != RequestBody::Chunked {
-        return Ok(());
-    }
     if held_by(request).is_none() {
         let is_known = match client {
             ClientSide::Http2(stream) => {
