@@ -73,10 +73,15 @@ fn ed25519(point: &[u8]) -> Vec<u8> {
     info(b"\x06\x03\x2b\x65\x70", unwrapped(point))
 }
 
+/// Octets of a point: of Ed25519, and uncompressed of P-256, P-384 and P-521.
+const POINT_LENGTHS: [usize; 4] = [32, 65, 97, 133];
+
 /// The point inside CKA_EC_POINT, which is an OCTET STRING (PKCS#11 3.1 §6.3.3); some tokens leave that wrapping
-/// off. Lengths tell: a point of these curves has 32, 65, 97 or 133 octets.
+/// off. The length of all of it tells, and not how it begins: an uncompressed point has the first octet of an OCTET
+/// STRING, and its next may well be a length.
 fn unwrapped(point: &[u8]) -> &[u8] {
     match point {
+        point if POINT_LENGTHS.contains(&point.len()) => point,
         [OCTET_STRING, len, rest @ ..] if usize::from(*len) == rest.len() => rest,
         [OCTET_STRING, 0x81, len, rest @ ..] if usize::from(*len) == rest.len() => rest,
         point => point,
@@ -145,6 +150,21 @@ mod tests {
         assert_eq!(rsa(modulus, exponent), info);
         assert_eq!(rsa(&[&[0, 0], modulus].concat(), exponent), info);
         assert_eq!(RemoteKey::new(0, &rsa(modulus, exponent)).map(|key| key.ski), Ok(key.ski()));
+    }
+
+    #[test]
+    fn a_point_that_looks_like_a_wrapped_one_stays_whole() {
+        for len in POINT_LENGTHS {
+            // What follows its first octet is as long as its second one says.
+            let mut point = vec![0x5a; len];
+            point[0] = OCTET_STRING;
+            match u8::try_from(len - 2).ok().filter(|rest| *rest < 0x80) {
+                Some(rest) => point[1] = rest,
+                None => point[1..3].copy_from_slice(&[0x81, (len - 3) as u8]),
+            }
+            assert_eq!(unwrapped(&point), point);
+            assert_eq!(unwrapped(&element(OCTET_STRING, &point)), point);
+        }
     }
 
     #[test]
