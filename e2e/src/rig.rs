@@ -174,7 +174,7 @@ impl Rig {
             false => format!("\"{VIP}:443\""),
         };
         format!(
-            "[listener.web]\nbind = {bind}\ntls = \"public\"\n\
+            "[listener.web]\nbind = {bind}\ntls = \"public\"\ntimeouts.handshake = \"60s\"\n\
              [backend.app]\nservers = [{}]\n\
              [[route]]\nbackend = \"app\"\n",
             servers.join(", ")

@@ -84,7 +84,13 @@ impl Node {
     fn complete(&self, process: &str, config: &str) -> (String, String) {
         let state = self.folder.join("state");
         let mut lines = format!("state = \"{}\"\n", state.display());
-        for (key, line) in [("workers", "workers = 1\n"), ("drain_timeout", "drain_timeout = \"1s\"\n")] {
+        // A machine that is busy with other tests is no storm, for which an engine would refuse new connections.
+        let usual = [
+            ("workers", "workers = 1\n"),
+            ("drain_timeout", "drain_timeout = \"1s\"\n"),
+            ("handshakes", "handshakes = { queue_wait = \"30s\" }\n"),
+        ];
+        for (key, line) in usual {
             if !process.contains(key) {
                 lines += line;
             }

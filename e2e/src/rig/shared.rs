@@ -21,8 +21,7 @@ use crate::wait::{WAIT_MAX, eventually};
 /// Elections of keepalived on a busy machine.
 const CHANGE: Duration = Duration::from_secs(90);
 /// Clients that ask once a second are told to leave by an answer, and none is cut.
-/// A machine that is busy with other tests refuses none for it.
-const PROCESS: &str = "drain_timeout = \"10s\"\nhandshakes = { queue_wait = \"30s\" }\n";
+const PROCESS: &str = "drain_timeout = \"10s\"\n";
 
 /// A rig with etcd, whose engines have the VIP of IPv4, and that of IPv6 where the rig has it: packets go from engine
 /// to engine by IPv6 then.
