@@ -79,8 +79,10 @@ impl Pages {
     /// Addresses of lines of so many bytes that are others now than they were.
     pub fn changed<'a>(&'a self, before: &'a Pages, line_bytes: u64) -> impl Iterator<Item = u64> + 'a {
         static NOTHING: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
-        self.0.iter().flat_map(move |(address, now)| {
-            let before = before.0.get(address).map_or(&NOTHING[..], |page| &page[..]);
+        let page_before = |address| before.0.get(address).map_or(&NOTHING[..], |page| &page[..]);
+        // Most pages are as they were, and are compared at once.
+        let changed = self.0.iter().map(move |(address, now)| (address, now, page_before(address)));
+        changed.filter(|(_, now, before)| now[..] != before[..]).flat_map(move |(address, now, before)| {
             let lines = now.chunks(line_bytes as usize).zip(before.chunks(line_bytes as usize));
             let is_other = |(_, (now, before)): &(usize, (&[u8], &[u8]))| now != before;
             lines.enumerate().filter(is_other).map(move |(index, _)| address + index as u64 * line_bytes)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Pause between two looks. Nothing relies on its length.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Long enough for a machine with other work, short enough to end a story that hangs.
-pub const WAIT_MAX: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// What `probe` finds, as soon as it finds something.
 ///

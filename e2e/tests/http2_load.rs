@@ -48,7 +48,8 @@ fn uploads_are_taken_and_a_slow_stream_holds_back_none() {
     upload.headers(1, 0, &post);
     upload.send(DATA, 0, 1, b"x");
     load(10_000, &["-d", &body], &format!("{}/up", engine.url("web")));
-    assert_eq!(engine.metric("propylon_http2_streams", &[]), 2.0, "the slow ones are still there");
+    // Those of the load are gone when the engine has seen their ends, which it may later than their client.
+    holds("the slow ones alone are still there", || engine.metric("propylon_http2_streams", &[]) == 2.0);
     upload.send(DATA, END_STREAM, 1, b"y");
     let (head, data) = upload.response(1);
     assert_eq!((head.status(), &data[..1]), (Some(200), &b"2"[..]));

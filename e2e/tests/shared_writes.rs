@@ -150,8 +150,11 @@ fn askers(engine: &Engine, kind: &str) -> [Asker; 2] {
         let mut asker = Asker::new(engine, kind);
         asker.ask("/");
         let now = spread();
-        let worker = (0..2).find(|worker| now[*worker] > before[*worker]).expect("a worker has it");
-        found[worker].get_or_insert(asker);
+        // A client before it that was one too many may have gone meanwhile, and then nothing tells whose this one is.
+        let mut grown = (0..2).filter(|worker| now[*worker] > before[*worker]);
+        if let (Some(worker), None) = (grown.next(), grown.next()) {
+            found[worker].get_or_insert(asker);
+        }
         if found.iter().all(Option::is_some) {
             return found.map(|asker| asker.expect("one of each"));
         }
@@ -165,10 +168,15 @@ fn requests_of_two_workers_write_no_line_of_memory_in_common_but_the_runtimes_nu
         return;
     }
     // A stream is a task of the runtime, which draws the numbers of all tasks from one word.
-    for (kind, known) in [("plain", 0), ("web", 0), ("http2", 1)] {
-        let lines = House::new(kind, "").written_by_both();
-        assert!(lines.len() <= known, "{kind}: {lines:x?}");
-    }
+    // Each has an engine of its own, and waits for its ticks most of the time.
+    std::thread::scope(|scope| {
+        for (kind, known) in [("plain", 0), ("web", 0), ("http2", 1)] {
+            scope.spawn(move || {
+                let lines = House::new(kind, "").written_by_both();
+                assert!(lines.len() <= known, "{kind}: {lines:x?}");
+            });
+        }
+    });
 }
 
 /// Requests keep the configuration that their steps are of, and patterns have memory of their own.
