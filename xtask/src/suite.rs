@@ -22,7 +22,10 @@ use serde_json::Value;
 /// Test binaries in progress at once. Each runs as many of its tests at once as there are cores.
 const BINARIES_AT_ONCE: usize = 2;
 /// Failed stories that are run once more at most: more of them are no matter of a busy machine.
-const UNSTEADY_MAX: usize = 3;
+const UNSTEADY_MAX: usize = 10;
+/// What names of test binaries begin with of which no two run at once: each of their stories has engines, routers and
+/// etcd of its own, and is about who has time.
+const HEAVY: &str = "cluster_";
 /// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary.
 const TIMES: &str = "suite-times";
 
@@ -59,6 +62,10 @@ impl Binary {
     fn label(&self) -> String {
         format!("{} {} {}", self.package, self.kind, self.name)
     }
+
+    fn is_heavy(&self) -> bool {
+        self.name.starts_with(HEAVY)
+    }
 }
 
 /// What became of a binary's run.
@@ -81,7 +88,7 @@ pub fn run(root: &Path, suite: &Suite, length: Length) -> bool {
     let path = root.join("target").join(TIMES);
     let mut times = read_times(&fs::read_to_string(&path).unwrap_or_default());
     let took = |binary: &Binary| times.get(&binary.label()).copied().unwrap_or_default();
-    binaries.sort_by_key(|binary| (Reverse(took(binary)), binary.kind != "test"));
+    binaries.sort_by_key(|binary| (!binary.is_heavy(), Reverse(took(binary)), binary.kind != "test"));
     let (failed, taken) = run_all(binaries, length);
     times.extend(taken);
     let (failed, unsteady) = repeat_alone(failed);
@@ -178,16 +185,37 @@ fn built(line: &str) -> Option<Binary> {
     })
 }
 
+/// What waits to be run, in order.
+struct Waiting {
+    binaries: VecDeque<Binary>,
+    is_heavy_running: bool,
+}
+
+impl Waiting {
+    /// The next one that may run now. A heavy one waits for the one that runs, unless there is nothing else left.
+    fn next(&mut self) -> Option<Binary> {
+        let may_run = |binary: &Binary| !(self.is_heavy_running && binary.is_heavy());
+        let index = self.binaries.iter().position(may_run).unwrap_or(0);
+        let binary = self.binaries.remove(index)?;
+        self.is_heavy_running |= binary.is_heavy();
+        Some(binary)
+    }
+}
+
 /// Runs them all and returns those that failed, in the order in which they ended, and what each took.
 fn run_all(binaries: Vec<Binary>, length: Length) -> (Vec<Outcome>, Times) {
-    let waiting = Mutex::new(VecDeque::from(binaries));
+    let waiting = Mutex::new(Waiting { binaries: binaries.into(), is_heavy_running: false });
+    let waiting = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let ended = Mutex::new((Vec::new(), Times::new()));
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    // The lock is not held while one runs.
+    let next = || waiting().next();
     thread::scope(|scope| {
         for _ in 0..BINARIES_AT_ONCE {
             scope.spawn(|| {
                 while let Some(binary) = next() {
+                    let is_heavy = binary.is_heavy();
                     let outcome = run_one(binary, length);
+                    waiting().is_heavy_running &= !is_heavy;
                     // Held while it is shown, so that no two outputs mix.
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                     let (failed, times) = &mut *ended;
@@ -292,6 +320,23 @@ mod tests {
     }
 
     #[test]
+    fn heavy_binaries_run_one_after_the_other_beside_others() {
+        let named = |name: &str| Binary { name: name.to_owned(), ..outcome("test", "").binary };
+        let binaries = ["cluster_a", "cluster_b", "limits", "cluster_c"].map(named).into();
+        let mut waiting = Waiting { binaries, is_heavy_running: false };
+        let mut next = |has_ended: bool| {
+            waiting.is_heavy_running &= !has_ended;
+            waiting.next().map(|binary| binary.name)
+        };
+        assert_eq!(next(false).as_deref(), Some("cluster_a"));
+        assert_eq!(next(false).as_deref(), Some("limits"));
+        assert_eq!(next(true).as_deref(), Some("cluster_b"));
+        // Nothing else is left, and nobody waits for nothing.
+        assert_eq!(next(false).as_deref(), Some("cluster_c"));
+        assert_eq!(next(true), None);
+    }
+
+    #[test]
     fn binaries_with_tests_are_read_from_what_cargo_says() {
         let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/e2e#propylon-e2e@0.1.0","manifest_path":"/p/e2e/Cargo.toml",
             "target":{"kind":["test"],"name":"limits"},"profile":{"test":true},"executable":"/p/target/debug/deps/limits-1"}"#;
@@ -350,7 +395,7 @@ mod tests {
         let (failed, unsteady) = repeat_alone(all);
         assert_eq!(unsteady, ["one"]);
         assert_eq!(failed.iter().map(|outcome| &outcome.binary.executable).collect::<Vec<_>>(), [&paths[1], &paths[2]]);
-        let many = story("test", "one", &["one", "one", "one", "one"]);
+        let many = story("test", "one", &["one"; UNSTEADY_MAX + 1]);
         assert_eq!(repeat_alone(vec![many]).1, [""; 0], "too many to be the machine's fault");
         let died = story("test", "one", &[]);
         assert_eq!(repeat_alone(vec![died]).0.len(), 1);
