@@ -587,16 +587,27 @@ mod tests {
         seeds.into_iter().find_map(|seed| run(seed, STEPS, Some(mistake)).err().filter(resets))
     }
 
-    #[test]
-    fn no_flow_of_a_living_engine_breaks_and_no_new_one_is_refused_in_any_disorder() {
+    /// Runs the stories of these seeds, which have to be eventful ones.
+    fn none_breaks(seeds: std::ops::Range<u64>) {
         let mut sum = Outcome::default();
-        for seed in 0..800 {
+        let count = seeds.end - seeds.start;
+        for seed in seeds {
             sum += run(seed, STEPS, None).unwrap_or_else(|broken| panic!("{broken}"));
         }
         println!("{sum:?}");
-        // The stories have to be eventful ones.
-        assert!(sum.generations > 8_000 && sum.connections > 40_000 && sum.deaths > 1_300, "{sum:?}");
-        assert!(sum.second_hops > 4_000, "{sum:?}");
+        assert!(sum.generations > 10 * count && sum.connections > 50 * count, "{sum:?}");
+        assert!(sum.deaths > count * 8 / 5 && sum.second_hops > 5 * count, "{sum:?}");
+    }
+
+    #[test]
+    fn no_flow_of_a_living_engine_breaks_and_no_new_one_is_refused_in_any_disorder() {
+        none_breaks(0..300);
+    }
+
+    #[test]
+    #[ignore = "long: minutes"]
+    fn no_flow_breaks_in_the_disorder_of_three_thousand_seeds() {
+        none_breaks(300..3_000);
     }
 
     #[test]
