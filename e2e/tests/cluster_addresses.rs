@@ -82,8 +82,8 @@ impl Story {
 
     fn flows(&self, held: usize) -> Flows {
         let ipv6 = self.shared.rig.options().ipv6;
-        let (interval, timeout) = (Duration::from_millis(200), Duration::from_secs(15));
-        self.shared.rig.flows(&Manner { held, interval, timeout, new_per_second: 30, ipv6, ..Manner::default() })
+        let (interval, timeout) = (Duration::from_millis(500), Duration::from_secs(20));
+        self.shared.rig.flows(&Manner { held, interval, timeout, new_per_second: 20, ipv6, ..Manner::default() })
     }
 
     /// Large bodies of all of the clients' addresses at once, each on a connection of its own.

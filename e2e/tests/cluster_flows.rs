@@ -22,9 +22,10 @@ fn sharing(options: Options, running: usize) -> Option<Cluster> {
     Some(cluster)
 }
 
+/// Clients that have time: what is looked for is a connection that breaks, and not one that waits for a processor.
 fn flows(cluster: &Cluster, held: usize) -> Flows {
-    let manner = Manner { held, interval: Duration::from_millis(200), new_per_second: 50, ..Manner::default() };
-    cluster.rig.flows(&manner)
+    let (interval, timeout) = (Duration::from_millis(500), Duration::from_secs(30));
+    cluster.rig.flows(&Manner { held, interval, timeout, new_per_second: 30, ..Manner::default() })
 }
 
 /// Clients that hold connections, and open no others. Whoever is refused because many come at once comes again.

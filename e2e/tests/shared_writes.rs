@@ -168,15 +168,10 @@ fn requests_of_two_workers_write_no_line_of_memory_in_common_but_the_runtimes_nu
         return;
     }
     // A stream is a task of the runtime, which draws the numbers of all tasks from one word.
-    // Each has an engine of its own, and waits for its ticks most of the time.
-    std::thread::scope(|scope| {
-        for (kind, known) in [("plain", 0), ("web", 0), ("http2", 1)] {
-            scope.spawn(move || {
-                let lines = House::new(kind, "").written_by_both();
-                assert!(lines.len() <= known, "{kind}: {lines:x?}");
-            });
-        }
-    });
+    for (kind, known) in [("plain", 0), ("web", 0), ("http2", 1)] {
+        let lines = House::new(kind, "").written_by_both();
+        assert!(lines.len() <= known, "{kind}: {lines:x?}");
+    }
 }
 
 /// Requests keep the configuration that their steps are of, and patterns have memory of their own.

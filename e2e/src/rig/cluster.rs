@@ -301,7 +301,7 @@ impl Rig {
             held: 40,
             interval: Duration::from_millis(100),
             new_per_second: 20,
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
             ..Manner::default()
         };
         let flows = self.flows(&manner);

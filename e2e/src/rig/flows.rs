@@ -45,7 +45,7 @@ impl Default for Manner {
             interval: Duration::from_millis(500),
             new_per_second: 0,
             resumes: true,
-            timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(15),
             replaces: false,
             ipv6: false,
         }

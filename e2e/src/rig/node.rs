@@ -88,7 +88,7 @@ impl Node {
         let usual = [
             ("workers", "workers = 1\n"),
             ("drain_timeout", "drain_timeout = \"1s\"\n"),
-            ("handshakes", "handshakes = { queue_wait = \"30s\" }\n"),
+            ("handshakes", "handshakes = { queue_wait = \"10m\" }\n"),
         ];
         for (key, line) in usual {
             if !process.contains(key) {
