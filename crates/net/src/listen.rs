@@ -4,6 +4,7 @@
 //! Some may have been opened by others: the process that this one succeeds, or a service manager. Connections that the kernel
 //! has accepted for such a socket are lost if nobody takes them, so each is some worker's, however many there are.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -174,6 +175,7 @@ fn bind_beside(
     let (mut bound, mut errors): (Vec<Bound>, Vec<BindError>) = (Vec::new(), Vec::new());
     let earliers = earlier.iter().map(|bound| bound.address);
     let ours: Vec<SocketAddr> = earliers.chain(inherited.iter().map(|each| each.address)).collect();
+    let mut refused = refused(config, &ours);
     for (index, listener) in config.listeners.iter().enumerate() {
         let name: Arc<str> = listener.name.as_str().into();
         for wanted in &listener.bind {
@@ -190,9 +192,10 @@ fn bind_beside(
                 continue;
             }
             let heirloom = inherited.iter().position(|each| each.fits(&listener.name, wanted.address));
-            let made = match heirloom {
-                Some(position) => adopt(listener, inherited.remove(position), workers),
-                None => bind_one(listener, wanted.address, config.process.share_address, workers, &ours),
+            let made = match (heirloom, refused.remove(&wanted.address)) {
+                (Some(position), _) => adopt(listener, inherited.remove(position), workers),
+                (None, Some(error)) => Err(error),
+                (None, None) => bind_one(listener, wanted.address, workers),
             };
             match made {
                 Ok((address, sockets)) => {
@@ -212,19 +215,21 @@ fn bind_beside(
 /// Address and sockets by worker.
 type Made = (SocketAddr, Vec<Vec<TcpListener>>);
 
-fn bind_one(
-    listener: &Listener,
-    wanted: SocketAddr,
-    shares: bool,
-    workers: usize,
-    ours: &[SocketAddr],
-) -> io::Result<Made> {
-    let mut address = wanted;
+/// Addresses of the configuration that somebody else listens at. Asked before any is bound: of one beside a wildcard
+/// of that port the second would find the first in its way.
+fn refused(config: &Config, ours: &[SocketAddr]) -> BTreeMap<SocketAddr, io::Error> {
+    let all = config.listeners.iter().flat_map(|listener| &listener.bind).map(|bind| bind.address);
     // Our own sockets would be in the way of the question; the bind itself still finds other users' processes.
-    let is_ours = |known: &SocketAddr| known.port() == address.port() && known.is_ipv6() == address.is_ipv6();
-    if address.port() != 0 && !shares && !ours.iter().any(is_ours) {
-        propylon_sys::check_free(address)?;
-    }
+    let is_ours = |address: SocketAddr| {
+        ours.iter().any(|known| (known.port(), known.is_ipv6()) == (address.port(), address.is_ipv6()))
+    };
+    all.filter(|address| address.port() != 0 && !config.process.share_address && !is_ours(*address))
+        .filter_map(|address| Some((address, propylon_sys::check_free(address).err()?)))
+        .collect()
+}
+
+fn bind_one(listener: &Listener, wanted: SocketAddr, workers: usize) -> io::Result<Made> {
+    let mut address = wanted;
     let mut sockets = Vec::new();
     for _ in 0..workers {
         let socket = listen(listener, address)?;
@@ -369,6 +374,19 @@ mod tests {
         assert!(all.len() == 1 && all[0].binding.as_ref().is_some_and(|binding| binding.listener == "b"));
         assert_eq!((bound[0].address, bound[2].address), (a, c));
         assert!(bound[1].address != a && bound[1].address.port() != 0);
+    }
+
+    #[test]
+    fn an_address_beside_a_wildcard_of_its_port_is_bound_in_either_order_and_nobody_elses_is() {
+        // Ports that the kernel gives to nobody by itself.
+        let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+        let port = (20_000..32_000).find(is_free).expect("a free port");
+        for (one, other) in [("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "127.0.0.1")] {
+            let both = config(&[("a", &format!("'{one}:{port}'")), ("b", &format!("'{other}:{port}'"))]);
+            let bound = bind(&both, 2, &[]).unwrap_or_else(|errors| panic!("{}", errors[0]));
+            assert_eq!(bound.iter().map(|bound| bound.sockets().len()).collect::<Vec<usize>>(), [2, 2]);
+            assert!(bind(&both, 2, &[]).is_err_and(|errors| errors.len() == 2), "they are taken");
+        }
     }
 
     #[test]
