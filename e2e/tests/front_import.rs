@@ -1,6 +1,6 @@
 //! Configurations of nginx, haproxy and Caddy: what comes of them answers as the original does.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +113,32 @@ fn an_imported_nginx_answers_as_nginx_does() {
     }
     let inside = answer(engine.address("http-18080"), HOME, "/private/x", "in");
     assert_eq!(inside, "/private/x: 200  app /private/x for ann");
+}
+
+/// A port that is free at all addresses, and that the kernel chooses for nobody.
+fn free_port() -> u16 {
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    (0..1000).map(|_| fastrand::u16(20_000..32_000)).find(is_free).expect("a free port")
+}
+
+#[test]
+fn an_imported_nginx_keeps_addresses_of_one_port_apart() {
+    let scratch = Scratch::new();
+    let servers = |port: u16| {
+        [
+            format!("listen 127.0.0.1:{port};\nreturn 200 one;"),
+            format!("listen {port};\nreturn 200 any;"),
+            format!("listen 127.0.0.2:{port};\nreturn 200 two;"),
+        ]
+        .join("\n}\nserver {\n")
+    };
+    let (theirs, ours) = (free_port(), free_port());
+    let _nginx = External::nginx(&format!("listen {{address}};\n}}\nserver {{\n{}", servers(theirs)));
+    let (_engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{}\n}} }}\n", servers(ours)));
+    for (last, said) in [(1, "/: 200  one"), (2, "/: 200  two"), (3, "/: 200  any")] {
+        let ask = |port| answer(SocketAddr::from(([127, 0, 0, last], port)), HOME, "/", "");
+        assert_eq!((ask(theirs).as_str(), ask(ours).as_str()), (said, said));
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod matchers;
 mod proxy;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use fields::CHANGES;
 use guard::denies;
@@ -55,6 +56,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         plan,
         snippets,
         is_https: true,
+        default_bind: None,
         matchers: BTreeMap::new(),
         count: 0,
         changes: Changes::default(),
@@ -83,6 +85,8 @@ struct Reader<'p> {
     snippets: BTreeMap<String, Vec<Directive>>,
     /// Whether certificates are ordered, and plaintext is redirected.
     is_https: bool,
+    /// `default_bind`.
+    default_bind: Option<Directive>,
     /// Named matchers of the site at hand.
     matchers: BTreeMap<String, Vec<Directive>>,
     count: usize,
@@ -109,6 +113,7 @@ impl Reader<'_> {
             match each.name() {
                 "email" => contact = Some(each.word(1).to_owned()),
                 "auto_https" if each.word(1).starts_with("off") => self.is_https = false,
+                "default_bind" => self.default_bind = Some(each.clone()),
                 "admin" | "log" | "order" | "storage" | "grace_period" | "persist_config" | "debug" => {}
                 "acme_ca" => self.plan.note(each.line, each.text(), "write it as `directory` of [acme.letsencrypt]"),
                 _ => self.plan.note(each.line, each.text(), "it is not known to this command: see whether it matters"),
@@ -169,7 +174,7 @@ impl Reader<'_> {
         let mut sites = Vec::new();
         for address in &addresses {
             match self.address(site, address) {
-                Some(place) => sites.push(place),
+                Some(places) => sites.extend(places),
                 None => self.plan.note(
                     site.line,
                     address.clone(),
@@ -186,7 +191,8 @@ impl Reader<'_> {
         self.other_cases(first);
     }
 
-    fn address(&mut self, site: &Directive, address: &str) -> Option<Site> {
+    /// Places of a site: one for each address that it is served at.
+    fn address(&mut self, site: &Directive, address: &str) -> Option<Vec<Site>> {
         let (scheme, rest) = match address.split_once("://") {
             Some((scheme @ ("http" | "https"), rest)) => (Some(scheme), rest),
             Some(_) => return None,
@@ -208,27 +214,46 @@ impl Reader<'_> {
             None => has_tls || self.is_https && is_name && port != Some(80),
         };
         let port = port.unwrap_or(if is_tls { 443 } else { 80 });
-        let binds: Vec<String> = match site.find("bind") {
-            Some(bind) => bind.arguments().iter().map(|address| format!("{address}:{port}")).collect(),
-            None => vec![format!("0.0.0.0:{port}"), format!("[::]:{port}")],
-        };
-        let mut name = String::new();
-        for bind in &binds {
-            name.clone_from(&self.plan.listener(bind, is_tls).name);
-        }
+        let hosts = self.binds(site);
         let host = is_name.then(|| host.to_ascii_lowercase());
-        if is_tls && port == 443 && scheme.is_none() && self.is_https {
-            self.redirects_to_https(site.line, host.as_deref());
+        let mut sites = Vec::new();
+        for address in &hosts {
+            let listener = self.plan.listener(&format!("{address}:{port}"), is_tls).name.clone();
+            sites.push(Site { listener, host: host.clone() });
+            if is_tls && port == 443 && scheme.is_none() && self.is_https {
+                self.redirects_to_https(site.line, address, host.as_deref());
+            }
         }
-        Some(Site { listener: name, host })
+        Some(sites)
     }
 
-    /// Caddy sends plaintext requests for its names to https.
-    fn redirects_to_https(&mut self, line: usize, host: Option<&str>) {
-        let listener = {
-            self.plan.listener("0.0.0.0:80", false);
-            self.plan.listener("[::]:80", false).name.clone()
-        };
+    /// Addresses that a site is served at: its own, those of all sites, or every one.
+    fn binds(&mut self, site: &Directive) -> Vec<String> {
+        let all: Vec<&Directive> = site.inner().iter().filter(|each| each.name() == "bind").collect();
+        let asked = if all.is_empty() { self.default_bind.iter().collect() } else { all };
+        if asked.is_empty() {
+            return vec!["0.0.0.0".to_owned(), "[::]".to_owned()];
+        }
+        let (mut found, mut lost) = (Vec::new(), Vec::new());
+        for each in asked {
+            for word in each.arguments() {
+                match word.trim_matches(['[', ']']).parse::<IpAddr>() {
+                    Ok(IpAddr::V4(address)) => found.push(address.to_string()),
+                    Ok(IpAddr::V6(address)) => found.push(format!("[{address}]")),
+                    Err(_) if word == "localhost" => found.push("127.0.0.1".to_owned()),
+                    Err(_) => lost.push((each.line, each.text())),
+                }
+            }
+        }
+        for (line, text) in lost {
+            self.plan.note(line, text, "listeners are TCP at an address: write a listener with it, and its routes");
+        }
+        found
+    }
+
+    /// Caddy sends plaintext requests for its names to https, at the addresses of their sites.
+    fn redirects_to_https(&mut self, line: usize, address: &str, host: Option<&str>) {
+        let listener = self.plan.listener(&format!("{address}:80"), false).name.clone();
         let action = Action::Redirect(vec![("status".into(), "308".into()), ("scheme".into(), quoted("https"))]);
         let host = host.map(str::to_owned);
         let (path, conditions) = (Path::Prefix("/".into()), BTreeMap::new());

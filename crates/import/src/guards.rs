@@ -13,7 +13,7 @@ use crate::plan::{Action, Path, Route, escaped};
 use crate::terms::Term;
 
 /// Routes that come of one section at most; those beyond answer nobody.
-const ROUTES_MAX: usize = 2000;
+const ROUTES_MAX: usize = 4000;
 
 /// A rule that keeps requests out.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ mod caddy;
 mod changes;
 mod guards;
 mod haproxy;
+mod listeners;
 mod nginx;
 mod plan;
 mod terms;
@@ -82,6 +83,8 @@ pub fn import(language: Language, name: &str, text: &str) -> Result<Imported, No
     let text = write::text(&plan, name);
     let mut notes = plan.notes;
     notes.sort_by_key(|note| note.line);
-    notes.dedup();
+    // Lines that are read for each address of a listener are told once.
+    let mut told = std::collections::BTreeSet::new();
+    notes.retain(|note| told.insert((note.line, note.what.clone(), note.fix.clone())));
     Ok(Imported { text, notes })
 }

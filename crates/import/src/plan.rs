@@ -50,7 +50,10 @@ pub struct Plan {
 
 #[derive(Debug, Default)]
 pub struct Listener {
+    /// Until the plan is finished this is told apart by address as well.
     pub name: String,
+    /// Beginning of its name.
+    pub base: String,
     pub bind: Vec<String>,
     pub is_tls: bool,
     pub certificates: Vec<Certificate>,
@@ -124,31 +127,6 @@ impl Plan {
         self.notes.push(Note::new(line, what, fix));
     }
 
-    /// The listener of this port, made where there is none.
-    pub fn listener(&mut self, bind: &str, is_tls: bool) -> &mut Listener {
-        let port = bind.rsplit(':').next().unwrap_or_default();
-        let name = match (port, is_tls) {
-            ("80", false) => "http".to_owned(),
-            ("443", true) => "https".to_owned(),
-            (port, false) => format!("http-{port}"),
-            (port, true) => format!("https-{port}"),
-        };
-        self.listener_named(&name, bind, is_tls)
-    }
-
-    pub fn listener_named(&mut self, name: &str, bind: &str, is_tls: bool) -> &mut Listener {
-        let known = self.listeners.iter().position(|each| each.name == name);
-        let index = known.unwrap_or_else(|| {
-            self.listeners.push(Listener { name: name.to_owned(), is_tls, ..Listener::default() });
-            self.listeners.len() - 1
-        });
-        let listener = &mut self.listeners[index];
-        if !listener.bind.iter().any(|each| each == bind) {
-            listener.bind.push(bind.to_owned());
-        }
-        listener
-    }
-
     /// The backend of this name, made where there is none.
     pub fn backend(&mut self, name: &str, line: usize) -> &mut Backend {
         let known = self.backends.iter().position(|each| each.name == name);
@@ -187,7 +165,7 @@ impl Plan {
         }
     }
 
-    /// Drops backends that no route leads to, and routes to backends that are not there.
+    /// Drops backends that no route leads to, and routes to backends that are not there; joins and names listeners.
     pub fn finish(&mut self) {
         let named: BTreeSet<String> =
             self.backends.iter().filter(|each| !each.servers.is_empty()).map(|each| each.name.clone()).collect();
@@ -222,6 +200,7 @@ impl Plan {
             self.note(backend.line, backend.name.clone(), "no request is sent there; add a route if one should be");
         }
         self.backends = kept;
+        self.settle_listeners();
     }
 }
 
@@ -231,10 +210,13 @@ fn path_text(path: &Path) -> String {
     }
 }
 
+/// Longest name of a section that is made.
+pub const NAME_LENGTH_MAX: usize = 64;
+
 /// A name that a section may have.
 pub fn name_of(text: &str) -> String {
-    let name: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).take(64).collect();
+    let name = text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' });
+    let name: String = name.take(NAME_LENGTH_MAX).collect();
     let name = name.trim_matches('-').to_owned();
     if name.is_empty() { "app".to_owned() } else { name }
 }

@@ -93,6 +93,11 @@ impl<'f> Frontend<'f> {
         let is_passthrough = !is_http && section.lines.iter().any(|line| line.text().contains("ssl_sni"));
         for line in section.of("bind") {
             let is_tls = line.has("ssl");
+            if line.has("interface") || line.has("namespace") {
+                let fix = "a listener is at an address: write one at that of the interface, and its routes";
+                self.plan.note(line.number, line.text(), fix);
+                continue;
+            }
             for address in line.word(1).split(',') {
                 let Some(bind) = bind(address) else {
                     self.plan.note(

@@ -26,9 +26,10 @@ pub(super) fn stream(stream: &Directive, plan: &mut Plan) {
             continue;
         }
         let bind = bind(listen.word(1));
-        let name = format!("tcp-{}", bind.rsplit(':').next().unwrap_or_default());
-        let listener = plan.listener_named(&name, &bind, false);
+        let base = format!("tcp-{}", bind.rsplit(':').next().unwrap_or_default());
+        let listener = plan.listener_named(&base, &bind, false);
         listener.keys.insert("protocol".into(), quoted("tcp"));
+        let name = listener.name.clone();
         let backend_name = name_of(pass.word(1));
         let mut notes = Vec::new();
         let backend = plan.backend(&backend_name, pass.line);
