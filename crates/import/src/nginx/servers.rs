@@ -90,11 +90,8 @@ impl Reader<'_> {
             return None;
         }
         let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
-        let mut params = location.inner().iter().filter(|each| each.name() == "fastcgi_param");
-        let script = params.find(|each| each.word(1) == "SCRIPT_FILENAME").map_or("", |each| each.word(2));
-        let own = script.strip_suffix("$fastcgi_script_name").filter(|root| !root.contains('$'));
-        let root = own.or_else(|| find("root").map(|each| each.word(1))).filter(|root| root.starts_with('/'))?;
-        let settings = self.settings(place, location, root);
+        let (root, script) = script(&[location, place.server, place.http])?;
+        let settings = self.settings(place, location, (&root, script));
         // The same servers with other settings are another backend.
         let known = |name: &str| self.plan.backends.iter().find(|each| each.name == name);
         let is_other = |name: &String| known(name).is_some_and(|each| each.keys.get("fastcgi") != Some(&settings));
@@ -122,25 +119,28 @@ impl Reader<'_> {
     }
 
     /// `fastcgi` of a backend.
-    fn settings(&mut self, place: &Place<'_>, location: &Directive, root: &str) -> String {
-        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
+    fn settings(&mut self, place: &Place<'_>, location: &Directive, (root, script): (&str, Script)) -> String {
+        let blocks = [location, place.server, place.http];
+        let find = |key: &str| blocks.into_iter().find_map(|block| block.find(key));
         let mut keys = vec![format!("root = {}", quoted(root))];
-        if location.word(1) == "=" {
-            keys.push(format!("index = {}", quoted(location.word(2))));
-        } else {
-            keys.push(format!("scripts = {}", quoted("any")));
-        }
-        if let Some(index) = find("fastcgi_index").filter(|each| location.word(1) != "=" && each.word(1) != "index.php")
-        {
-            keys.push(format!("index = {}", quoted(&format!("/{}", index.word(1).trim_start_matches('/')))));
+        match script {
+            Script::One(script) => keys.push(format!("index = {}", quoted(&script))),
+            Script::Asked if location.word(1) == "=" => keys.push(format!("index = {}", quoted(location.word(2)))),
+            Script::Asked => {
+                keys.push(format!("scripts = {}", quoted("any")));
+                if let Some(index) = find("fastcgi_index").filter(|each| each.word(1) != "index.php") {
+                    keys.push(format!("index = {}", quoted(&format!("/{}", index.word(1).trim_start_matches('/')))));
+                }
+            }
         }
         if find("fastcgi_keep_conn").is_some_and(|each| each.word(1) == "on") {
             keys.push("keep = true".into());
         }
         let mut params = Vec::new();
-        for each in location.inner().iter().filter(|each| each.name() == "fastcgi_param" && !each.word(2).is_empty()) {
+        for each in fastcgi_params(&blocks).filter(|each| !each.word(2).is_empty()) {
             let (name, text) = (each.word(1), each.word(2));
             match value(text) {
+                _ if name == "SCRIPT_FILENAME" => {}
                 _ if CGI.contains(&name) && (text.contains('$') || name == "REDIRECT_STATUS") => {}
                 Some(value) => params.push(format!("{} = {}", key_text(name), quoted(&value))),
                 None => {
@@ -244,6 +244,57 @@ impl Reader<'_> {
             self.plan.note(line, text, fix);
         }
     }
+}
+
+/// The script that a request of FastCGI runs.
+enum Script {
+    /// The one that its path names.
+    Asked,
+    /// This one below the root, whatever is asked for.
+    One(String),
+}
+
+/// Parameters of the innermost block that has any.
+fn fastcgi_params<'d>(blocks: &[&'d Directive]) -> impl Iterator<Item = &'d Directive> + use<'d> {
+    let is_own = |each: &Directive| {
+        each.name() == "fastcgi_param" || each.name() == "include" && each.word(1).contains("fastcgi")
+    };
+    let block = blocks.iter().find(|block| block.inner().iter().any(is_own));
+    let all = block.map_or(&[][..], |block| block.inner());
+    all.iter().filter(|each| each.name() == "fastcgi_param")
+}
+
+/// Root of the scripts, and which of them runs; none where `SCRIPT_FILENAME` is made of what is not known here.
+fn script(blocks: &[&Directive]) -> Option<(String, Script)> {
+    const ASKED: &[&str] = &["$fastcgi_script_name", "$uri", "$document_uri"];
+    let is_root = |root: &&str| root.starts_with('/') && !root.contains('$');
+    let root = blocks.iter().find_map(|block| block.find("root")).map(|root| root.word(1)).filter(is_root);
+    let file = fastcgi_params(blocks).filter(|each| each.word(1) == "SCRIPT_FILENAME").last();
+    let file = file.map_or("$document_root$fastcgi_script_name", |each| each.word(2));
+    let file = if file == "$request_filename" { "$document_root$fastcgi_script_name" } else { file };
+    let (base, rest) = match ["$document_root", "$realpath_root"].iter().find_map(|name| file.strip_prefix(name)) {
+        Some(rest) => (root?, rest),
+        None => ("", file),
+    };
+    if let Some(folder) = ASKED.iter().find_map(|name| rest.strip_suffix(name)) {
+        let root = format!("{base}{}", folder.trim_end_matches('/'));
+        return is_root(&root.as_str()).then_some((root, Script::Asked));
+    }
+    if rest.contains('$') {
+        return None;
+    }
+    // A script of the site's own root stays below that, since that is what it is told of.
+    let own = root
+        .filter(|_| base.is_empty())
+        .and_then(|root| Some((root, rest.strip_prefix(root)?)))
+        .filter(|(_, rest)| rest.starts_with('/'));
+    let (base, rest) = own.unwrap_or((base, rest));
+    let (base, rest) = match base {
+        "" => rest.rsplit_once('/').map(|(folder, _)| (folder, &rest[folder.len()..]))?,
+        base => (base, rest),
+    };
+    let base = if base.is_empty() { "/" } else { base };
+    (is_root(&base) && rest.starts_with('/') && rest.len() > 1).then(|| (base.to_owned(), Script::One(rest.to_owned())))
 }
 
 /// Timeouts, and what they are here.
