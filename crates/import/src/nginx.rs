@@ -7,6 +7,7 @@ mod reader;
 mod servers;
 mod stream;
 mod subrequests;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use stream::stream;
 use subrequests::is_beside;
 
 use crate::changes::Changes;
-use crate::plan::{Action, Certificate, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
+use crate::plan::{Action, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
 use crate::words::{Directive, End, directives, duration};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
@@ -273,7 +274,7 @@ impl Reader<'_> {
         if hosts.is_empty() || listens.iter().any(|listen| listen.is_default) {
             hosts.push(None);
         }
-        self.tls(server, &listens);
+        self.tls(http, server, &listens);
         self.own_notes(server);
         for listen in &listens {
             self.fields(http, server, &listen.listener);
@@ -350,44 +351,6 @@ impl Reader<'_> {
             }
         }
         listens
-    }
-
-    fn tls(&mut self, server: &Directive, listens: &[Listen]) {
-        let chains: Vec<&Directive> = server.inner().iter().filter(|each| each.name() == "ssl_certificate").collect();
-        let keys: Vec<&Directive> = server.inner().iter().filter(|each| each.name() == "ssl_certificate_key").collect();
-        let is_modern = server.find("ssl_protocols").is_some_and(|each| each.arguments() == ["TLSv1.3"]);
-        for listen in listens.iter().filter(|listen| listen.is_tls) {
-            let Some(listener) = self.plan.listeners.iter_mut().find(|each| each.name == listen.listener) else {
-                continue;
-            };
-            for (chain, key) in chains.iter().zip(&keys) {
-                let (chain, key) = (chain.word(1).to_owned(), key.word(1).to_owned());
-                let certificate =
-                    if chain == key { Certificate::Path(chain) } else { Certificate::Pair { chain, key } };
-                if !listener.certificates.contains(&certificate) {
-                    listener.certificates.push(certificate);
-                }
-            }
-            if is_modern {
-                listener.policy = Some("modern");
-            }
-            let ca = server.find("ssl_client_certificate");
-            let mode = server.find("ssl_verify_client").map(|each| each.word(1));
-            if let (Some(ca), Some("on" | "optional")) = (ca, mode) {
-                listener.client_auth.insert("ca".into(), quoted(ca.word(1)));
-                // Other servers at this address may not ask; routes of this one require it.
-                listener.client_auth.insert("mode".into(), quoted("optional"));
-            }
-        }
-        for each in server.inner().iter().filter(|each| each.name() == "ssl_protocols") {
-            if each.arguments().iter().any(|version| ["TLSv1", "TLSv1.1", "SSLv3"].contains(&version.as_str())) {
-                self.plan.note(
-                    each.line,
-                    each.text(),
-                    "TLS before 1.2 is not spoken: clients from before 2014 are refused",
-                );
-            }
-        }
     }
 
     /// Proxies in front of this server, and timeouts of its clients.
@@ -566,6 +529,12 @@ impl Reader<'_> {
         action: &Action,
     ) {
         for listen in place.listens {
+            let requires = self.requires_certificate(place, listen);
+            let closed = (respond(403, ""), Changes::default());
+            let (action, changes) = match requires {
+                Some(_) => (action, place.changes),
+                None => (&closed.0, &closed.1),
+            };
             for host in place.hosts {
                 self.plan.route(Route {
                     line,
@@ -573,12 +542,9 @@ impl Reader<'_> {
                     host: host.clone(),
                     path: path.clone(),
                     conditions: conditions.clone(),
-                    requires_certificate: place
-                        .server
-                        .find("ssl_verify_client")
-                        .is_some_and(|each| each.word(1) == "on"),
+                    requires_certificate: requires.unwrap_or_default(),
                     action: action.clone(),
-                    changes: place.changes.clone(),
+                    changes: changes.clone(),
                 });
             }
         }

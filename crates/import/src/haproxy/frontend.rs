@@ -131,6 +131,7 @@ impl<'f> Frontend<'f> {
                     line.after("ca-file").filter(|_| line.after("verify").is_some_and(|verify| verify != "none"))
                 {
                     listener.client_auth.insert("ca".into(), quoted(ca));
+                    listener.client_auth.extend(line.after("crl-file").map(|crl| ("crl".to_owned(), quoted(crl))));
                     if line.after("verify") == Some("optional") {
                         listener.client_auth.insert("mode".into(), quoted("optional"));
                     }

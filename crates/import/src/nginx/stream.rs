@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::reader::{bind, upstreams};
+use super::tls::certificates;
 use crate::changes::Changes;
-use crate::plan::{Action, Certificate, Keys, Path, Plan, Route, Server, name_of, quoted};
+use crate::plan::{Action, Keys, Path, Plan, Route, Server, name_of, quoted};
 use crate::words::{Directive, duration};
 
 /// Directives that are read, or whose part Propylon does by itself.
@@ -24,6 +25,7 @@ const KNOWN: &[&str] = &[
     "ssl_certificate_key",
     "ssl_client_certificate",
     "ssl_verify_client",
+    "ssl_crl",
     "ssl_protocols",
     "ssl_session_cache",
     "ssl_session_timeout",
@@ -115,6 +117,7 @@ impl Relays<'_> {
             if verify.word(1) == "optional" {
                 client_auth.insert("mode".into(), quoted("optional"));
             }
+            client_auth.extend(find("ssl_crl").map(|each| ("crl".to_owned(), quoted(each.word(1)))));
         }
         let certificates = if is_tls { certificates(&[server, self.stream]) } else { Vec::new() };
         let is_modern = find("ssl_protocols").is_some_and(|each| each.arguments() == ["TLSv1.3"]);
@@ -206,14 +209,4 @@ fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     all.extend(of(&|name| ["js_access", "js_preread"].contains(&name) || name.starts_with("access_by_")));
     all.extend(of(&|name| name == "ssl_verify_client").into_iter().filter(|each| each.word(1) != "off"));
     all
-}
-
-fn certificates(blocks: &[&Directive]) -> Vec<Certificate> {
-    let Some(block) = blocks.iter().find(|block| block.find("ssl_certificate").is_some()) else { return Vec::new() };
-    let all = |name: &'static str| block.inner().iter().filter(move |each| each.name() == name);
-    let pairs = all("ssl_certificate").zip(all("ssl_certificate_key"));
-    pairs
-        .map(|(chain, key)| (chain.word(1).to_owned(), key.word(1).to_owned()))
-        .map(|(chain, key)| if chain == key { Certificate::Path(chain) } else { Certificate::Pair { chain, key } })
-        .collect()
 }
