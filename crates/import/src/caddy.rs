@@ -3,6 +3,7 @@
 mod fields;
 mod guard;
 mod matchers;
+mod moved;
 mod proxy;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::net::IpAddr;
 use fields::CHANGES;
 use guard::denies;
 use matchers::{Matched, host_is_within};
+use moved::has_guards;
 
 use crate::changes::Changes;
 use crate::guards::Guard;
@@ -63,6 +65,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         root: None,
         prefix: String::new(),
         is_closed: false,
+        falls_through: true,
     };
     options.iter().for_each(|options| reader.options(options));
     for mut site in sites {
@@ -87,7 +90,7 @@ struct Reader<'p> {
     is_https: bool,
     /// `default_bind`.
     default_bind: Option<Directive>,
-    /// Named matchers of the site at hand.
+    /// Named matchers of the block at hand.
     matchers: BTreeMap<String, Vec<Directive>>,
     count: usize,
     /// Changes of the block at hand.
@@ -98,6 +101,8 @@ struct Reader<'p> {
     prefix: String,
     /// Whether the block at hand answers nobody.
     is_closed: bool,
+    /// Whether no other `handle` would get what one in the block at hand does not answer.
+    falls_through: bool,
 }
 
 /// Listener and host of a site.
@@ -156,13 +161,6 @@ impl Reader<'_> {
 
     fn site(&mut self, site: &Directive) {
         self.matchers = BTreeMap::new();
-        for each in site.inner().iter().filter(|each| each.name().starts_with('@')) {
-            let tests = match each.block.clone() {
-                Some(block) => block,
-                None => vec![Directive { line: each.line, words: each.arguments().to_vec(), block: None }],
-            };
-            self.matchers.insert(each.name().to_owned(), tests);
-        }
         let addresses: Vec<String> = site
             .words
             .iter()
@@ -187,7 +185,7 @@ impl Reader<'_> {
             self.certificate(place, tls);
         }
         let first = self.plan.routes.len();
-        self.block(&sites, site.inner(), &[Matched::all()]);
+        self.block(&sites, site, &[Matched::all()]);
         self.other_cases(first);
     }
 
@@ -322,14 +320,18 @@ impl Reader<'_> {
     }
 
     /// Directives of a site, or of a `handle` in it, which are for what matches.
-    fn block(&mut self, sites: &[Site], block: &[Directive], outer: &[Matched]) {
-        let changes = self.changes.clone();
-        let root = self.root.clone();
+    fn block(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) {
+        let block = owner.inner();
+        let (changes, root, prefix) = (self.changes.clone(), self.root.clone(), self.prefix.clone());
+        let matchers = self.matchers.clone();
+        self.matchers.extend(named(block));
         let is_closed = std::mem::take(&mut self.is_closed);
+        let falls_through = std::mem::replace(&mut self.falls_through, falls_through(block));
         if let Some(each) = block.iter().find(|each| each.name() == "root") {
             self.root = each.words.last().cloned();
         }
         block.iter().for_each(|each| self.change(each));
+        self.moved(owner, outer);
         block.iter().filter(|each| each.name() == "handle_errors").for_each(|each| self.pages(each));
         let is_auth = |each: &&Directive| ["basic_auth", "basicauth", "forward_auth"].contains(&each.name());
         let auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
@@ -352,13 +354,28 @@ impl Reader<'_> {
             }
         }
         self.directives(sites, rest.into_iter(), outer);
+        self.falls_through = falls_through;
+        if !falls_through && ["handle", "handle_path"].contains(&owner.name()) {
+            self.answer_nothing(sites, owner, outer);
+        }
         self.guard(sites, behind, &denials);
         self.guard(sites, first, &auths);
         if std::mem::replace(&mut self.is_closed, is_closed) {
             let line = block.first().map_or(1, |each| each.line);
             self.close_block(sites, first, (line, outer));
         }
-        (self.changes, self.root) = (changes, root);
+        (self.changes, self.root, self.prefix, self.matchers) = (changes, root, prefix, matchers);
+    }
+
+    /// Answers what nothing in a `handle` does as Caddy answers it, with an empty 200: no other `handle` comes to it.
+    fn answer_nothing(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) {
+        let notes = self.plan.notes.len();
+        let changes = std::mem::take(&mut self.changes);
+        // Guards of the block are laid over answers of lines behind their own.
+        let line = owner.inner().iter().map(|each| each.line).max().unwrap_or(owner.line);
+        self.add(sites, line, outer, &respond(200, ""));
+        self.changes = changes;
+        self.plan.notes.truncate(notes);
     }
 
     fn directives<'d>(&mut self, sites: &[Site], all: impl Iterator<Item = &'d Directive>, outer: &[Matched]) {
@@ -418,7 +435,13 @@ impl Reader<'_> {
     }
 
     fn handle(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
-        let Some((matched, _)) = self.matched(each, outer) else { return };
+        let Some((matched, _)) = self.matched(each, outer) else {
+            // Nobody may come past its guards to what stands beside it.
+            if has_guards(each.inner()) {
+                self.close(each);
+            }
+            return;
+        };
         if each.name() == "handle_path" && each.word(1).trim_end_matches('*').contains('*') {
             self.close(each);
             return;
@@ -437,7 +460,7 @@ impl Reader<'_> {
         }
         // A block that no request comes to has no routes, and no guards that would be for all.
         if !matched.is_empty() {
-            self.block(sites, each.inner(), &matched);
+            self.block(sites, each, &matched);
         }
         (self.changes, self.prefix) = (changes, outer_prefix);
     }
@@ -495,6 +518,23 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Named matchers of a block, which are known inside it alone.
+fn named(block: &[Directive]) -> impl Iterator<Item = (String, Vec<Directive>)> {
+    block.iter().filter(|each| each.name().starts_with('@')).map(|each| {
+        let alone = || vec![Directive { line: each.line, words: each.arguments().to_vec(), block: None }];
+        (each.name().to_owned(), each.block.clone().unwrap_or_else(alone))
+    })
+}
+
+/// Whether what a `handle` of a block does not answer goes on to what stands beside it, and to no other `handle`.
+fn falls_through(block: &[Directive]) -> bool {
+    const ANSWERS: &[&str] = &["reverse_proxy", "respond", "redir", "file_server", "php_fastcgi", "error", "abort"];
+    let handles: Vec<&Directive> =
+        block.iter().filter(|each| ["handle", "handle_path"].contains(&each.name())).collect();
+    let has_rest = handles.iter().any(|each| ["", "*"].contains(&each.word(1)));
+    handles.len() < 2 || !has_rest && block.iter().any(|each| ANSWERS.contains(&each.name()))
 }
 
 /// A directive of a snippet, with the arguments of its import.
