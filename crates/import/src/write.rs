@@ -56,8 +56,15 @@ fn table<'k>(keys: impl IntoIterator<Item = (&'k String, &'k String)>) -> String
 fn literal(value: &str) -> String {
     let is_number = !value.is_empty() && value.len() < 19 && value.bytes().all(|byte| byte.is_ascii_digit());
     let is_number = is_number && (value.len() == 1 || !value.starts_with('0'));
-    let is_written = value.starts_with(['"', '[', '{']) || ["true", "false"].contains(&value);
-    if is_number || is_written { value.to_owned() } else { quoted(value) }
+    let is_plain = is_number || ["true", "false"].contains(&value);
+    if is_plain || is_written(value) { value.to_owned() } else { quoted(value) }
+}
+
+/// Whether a text is a string, a list or a table of TOML and nothing else: words of the original may begin like one.
+fn is_written(value: &str) -> bool {
+    let text = format!("a = {value}\n");
+    let begins = value.starts_with(['"', '[', '{']) && !value.contains('\n');
+    begins && format(&Source { name: "value.toml".into(), base: "".into(), text }).is_ok()
 }
 
 fn pairs(keys: &Keys) -> impl Iterator<Item = (&String, &String)> {
@@ -177,4 +184,17 @@ fn route(out: &mut String, route: &Route, is_tls: bool) {
     }
     out.push_str(&route.changes.text(matches!(route.action, Action::Backend(_)), is_tls));
     out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_only_begins_like_a_value_of_toml_is_a_text() {
+        let words = ["50", "true", "\"x\"", "{ a = 1 }", "{50", "[\"a\"", "\"a\" b", "\"a\"\n[x]", "050"];
+        let written = ["50", "true", "\"x\"", "{ a = 1 }"].map(str::to_owned).into_iter();
+        let texts = words[4..].iter().map(|word| quoted(word));
+        assert_eq!(words.map(literal).to_vec(), written.chain(texts).collect::<Vec<String>>());
+    }
 }
