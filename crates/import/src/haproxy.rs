@@ -10,7 +10,7 @@ mod rates;
 
 use backend::Backends;
 use frontend::Frontend;
-use known::{NEEDLESS, PAGES, UNKNOWN};
+use known::{BUFFER, NEEDLESS, PAGES, UNKNOWN};
 use lines::{Line, Section, sections, tables};
 
 use crate::plan::{Note, Plan};
@@ -29,6 +29,9 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
                         word if word.starts_with("errorfile") || word.starts_with("errorloc") => {
                             plan.note(line.number, line.text(), PAGES);
                         }
+                        "option" if line.word(1) == "http-buffer-request" => {
+                            plan.note(line.number, line.text(), BUFFER);
+                        }
                         word if NEEDLESS.contains(&word) => {}
                         _ => plan.note(line.number, line.text(), UNKNOWN),
                     }
@@ -38,11 +41,11 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
             "global" => global(section, plan),
             "frontend" | "backend" | "listen" => resolved.push((section, defaults.clone())),
             "resolvers" | "peers" | "ring" | "crt-store" | "fcgi-app" => {}
+            "userlist" => users(section, plan),
             _ => plan.note(
                 section.number,
                 format!("{} {}", section.kind, section.name),
                 match section.kind.as_str() {
-                    "userlist" => "write its users into a file, and `auth = { basic = { file = ... } }` in the routes",
                     "http-errors" => PAGES,
                     _ => "this section has no counterpart",
                 },
@@ -61,6 +64,26 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     match plan.listeners.is_empty() {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
         false => Ok(()),
+    }
+}
+
+/// Users, whose passwords want a file of their own: told by name alone, since notes are read by more people than that.
+fn users(section: &Section, plan: &mut Plan) {
+    const TAKEN: &[&str] = &["$6$", "$argon2id$", "$2a$", "$2b$", "$2y$"];
+    let fix =
+        "write its users into a file, a line NAME:HASH each, and `auth = { basic = { file = ... } }` in the routes";
+    plan.note(section.number, format!("userlist {}", section.name), fix);
+    for line in &section.lines {
+        let hash = line.after("password").unwrap_or_default();
+        if line.word(0) == "group" || line.has("groups") {
+            let fix = "a file of users has no groups: write one for each, and name it in the routes of that group";
+            plan.note(line.number, format!("{} {}", line.word(0), line.word(1)), fix);
+        }
+        if line.word(0) == "user" && !TAKEN.iter().any(|kind| hash.starts_with(kind)) {
+            let fix =
+                "its password is none that a file of users takes: make a hash by `htpasswd -B` or `openssl passwd -6`";
+            plan.note(line.number, format!("user {}", line.word(1)), fix);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `nginx.conf`, or one file of its sites.
 
 mod access;
+mod bodies;
 mod fields;
 mod limits;
 mod reader;
@@ -67,6 +68,8 @@ const NEEDLESS: &[&str] = &[
     "client_body_buffer_size",
     "proxy_buffering",
     "proxy_request_buffering",
+    "fastcgi_buffering",
+    "fastcgi_request_buffering",
     "map_hash_bucket_size",
     "log_not_found",
     "ssl_ecdh_curve",
@@ -181,6 +184,10 @@ const WITHOUT: &[(&str, &str)] = &[
     ("if", "conditions are not carried over but for redirects by host: write a route with `match`"),
     ("set", "variables are not carried over: write what they stand for"),
     ("ssl_ciphers", "the policy \"intermediate\" has its own; a table of your own is `policy` in [tls.NAME]"),
+    (
+        "split_clients",
+        "write the backends with their shares, `backend = [{ name = ..., weight = ... }, ...]`, and `sticky.key`, in the route",
+    ),
     ("expires", "write it as `response = { set = { Cache-Control = ... } }` of its routes"),
 ];
 

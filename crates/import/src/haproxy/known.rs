@@ -103,7 +103,6 @@ const NEEDLESS_OPTIONS: &[&str] = &[
     "httpchk",
     "tcp-check",
     "ssl-hello-chk",
-    "http-buffer-request",
     "http-use-htx",
     "socket-stats",
     "accept-invalid-http-request",
@@ -112,6 +111,7 @@ const NEEDLESS_OPTIONS: &[&str] = &[
 
 pub(super) const UNKNOWN: &str = "it is not known to this command: see whether it matters";
 pub(super) const PAGES: &str = "its file has a head in front of the page: have the page alone in a file, and write `error_pages = { \"503\" = \"FILE.html\" }` in the listener or in its routes";
+pub(super) const BUFFER: &str = "write `buffer = { request = true }` in its routes, and `temp_dir` in [process]";
 pub(super) const RATES: &str = "rates are not carried over: write `limit = { rate = ... }` in its routes";
 
 /// Rules about requests and responses that have no counterpart, and lines that need none.
@@ -130,6 +130,7 @@ pub(super) fn request_rule(plan: &mut Plan, line: &Line) {
         ("http-request" | "tcp-request", _) => {
             plan.note(line.number, line.text(), "this rule has no counterpart: see whether a route with `match` does")
         }
+        ("option", "http-buffer-request") => plan.note(line.number, line.text(), BUFFER),
         ("option", option) if NEEDLESS_OPTIONS.contains(&option) => {}
         ("option", _) => {
             plan.note(line.number, line.text(), "this option is not known to this command: see whether it matters")

@@ -48,6 +48,7 @@ impl Reader<'_> {
         }
         self.limits(&blocks, &mut changes);
         self.pace(&blocks, &mut changes);
+        self.bodies(&blocks, &mut changes);
         self.repeats(&blocks, &mut changes);
         self.pages(server, &blocks, &mut changes);
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
