@@ -6,6 +6,7 @@ mod fields;
 mod limits;
 mod reader;
 mod servers;
+mod split;
 mod stream;
 mod subrequests;
 mod tls;
@@ -141,6 +142,7 @@ const NEEDLESS: &[&str] = &[
     "server",
     "return",
     "map",
+    "split_clients",
     "worker_cpu_affinity",
     "uwsgi_param",
     "uwsgi_read_timeout",
@@ -184,10 +186,6 @@ const WITHOUT: &[(&str, &str)] = &[
     ("if", "conditions are not carried over but for redirects by host: write a route with `match`"),
     ("set", "variables are not carried over: write what they stand for"),
     ("ssl_ciphers", "the policy \"intermediate\" has its own; a table of your own is `policy` in [tls.NAME]"),
-    (
-        "split_clients",
-        "write the backends with their shares, `backend = [{ name = ..., weight = ... }, ...]`, and `sticky.key`, in the route",
-    ),
     ("expires", "write it as `response = { set = { Cache-Control = ... } }` of its routes"),
 ];
 

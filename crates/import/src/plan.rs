@@ -105,6 +105,11 @@ pub enum Path {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Backend(String),
+    /// Several backends with their weights, and what decides for which of them, as TOML has it.
+    Split {
+        backends: Vec<(String, u32)>,
+        key: String,
+    },
     Redirect(Keys),
     Respond(Keys),
 }
@@ -120,6 +125,17 @@ pub struct Route {
     pub requires_certificate: bool,
     pub action: Action,
     pub changes: Changes,
+}
+
+impl Action {
+    /// Backends that it leads to.
+    pub fn backends(&self) -> Vec<&str> {
+        match self {
+            Action::Backend(name) => vec![name],
+            Action::Split { backends, .. } => backends.iter().map(|(name, _)| name.as_str()).collect(),
+            Action::Redirect(_) | Action::Respond(_) => Vec::new(),
+        }
+    }
 }
 
 impl Plan {
@@ -170,12 +186,10 @@ impl Plan {
         let named: BTreeSet<String> =
             self.backends.iter().filter(|each| !each.servers.is_empty()).map(|each| each.name.clone()).collect();
         let mut lost = Vec::new();
-        self.routes.retain(|route| match &route.action {
-            Action::Backend(name) if !named.contains(name) => {
-                lost.push((route.line, name.clone()));
-                false
-            }
-            _ => true,
+        self.routes.retain(|route| {
+            let gone = route.action.backends().into_iter().find(|name| !named.contains(*name));
+            lost.extend(gone.map(|name| (route.line, name.to_owned())));
+            gone.is_none()
         });
         for route in &mut self.routes {
             if let Some(name) = route.changes.backends.iter().find(|name| !named.contains(*name)) {
@@ -191,7 +205,7 @@ impl Plan {
             );
         }
         let leads = |route: &Route, name: &str| {
-            route.action == Action::Backend(name.to_owned()) || route.changes.backends.contains(name)
+            route.action.backends().contains(&name) || route.changes.backends.contains(name)
         };
         let used = |name: &str| self.routes.iter().any(|route| leads(route, name));
         let (kept, unused): (Vec<Backend>, Vec<Backend>) =

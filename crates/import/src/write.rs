@@ -179,10 +179,15 @@ fn route(out: &mut String, route: &Route, is_tls: bool) {
     }
     match &route.action {
         Action::Backend(name) => _ = writeln!(out, "backend = {}", quoted(name)),
+        Action::Split { backends, key } => {
+            let each = |(name, weight): &(String, u32)| format!("{{ name = {}, weight = {weight} }}", quoted(name));
+            let all: Vec<String> = backends.iter().map(each).collect();
+            let _ = writeln!(out, "backend = [{}]\nsticky = {{ key = {key} }}", all.join(", "));
+        }
         Action::Redirect(keys) => _ = writeln!(out, "redirect = {}", table(pairs(keys))),
         Action::Respond(keys) => _ = writeln!(out, "respond = {}", table(pairs(keys))),
     }
-    out.push_str(&route.changes.text(matches!(route.action, Action::Backend(_)), is_tls));
+    out.push_str(&route.changes.text(!route.action.backends().is_empty(), is_tls));
     out.push('\n');
 }
 

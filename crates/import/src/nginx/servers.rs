@@ -11,6 +11,9 @@ use crate::write::key_text;
 impl Reader<'_> {
     pub(super) fn proxied(&mut self, place: &Place<'_>, location: &Directive, pass: &Directive) -> Option<Action> {
         let target = pass.word(1);
+        if let Some(action) = self.split(place, location, pass) {
+            return Some(action);
+        }
         let Some((scheme @ ("http" | "https"), rest)) = target.split_once("://") else {
             self.plan.note(pass.line, pass.text(), "write the servers' addresses in a [backend.NAME]");
             return None;
