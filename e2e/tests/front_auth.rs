@@ -4,7 +4,7 @@
 use propylon_e2e::http::Response;
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::curl;
-use propylon_e2e::python::PythonServer;
+use propylon_e2e::python::{PythonServer, python};
 use propylon_e2e::{Certificates, Client, Engine, Origin, holds};
 use serde_json::Value;
 
@@ -13,12 +13,16 @@ const FORWARD: &str = "forward = { backend = \"sso\", copy = [\"Remote-Groups\"]
 
 /// An engine with a listener `web` in plaintext and `tls`, a backend `sso`, and these routes.
 fn engine(sso: &str, origin: &Origin, more: &str) -> Engine {
-    Engine::start(&format!(
+    Engine::start(&config(sso, origin, more))
+}
+
+fn config(sso: &str, origin: &Origin, more: &str) -> String {
+    format!(
         "[log]\naccess = \"stdout\"\nfields = [\"path\", \"status\", \"user\", \"fault\", \"backend\"]\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\n[listener.tls]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
          [backend.app]\nservers = [\"{}\"]\n[backend.sso]\nservers = [\"{sso}\"]\n{more}",
         origin.address()
-    ))
+    )
 }
 
 fn route(auth: &str) -> String {
@@ -268,4 +272,62 @@ fn another_proof_spares_the_question_and_the_question_has_the_requests_id() {
     assert!(text.contains(&format!("X-Request-ID: {id}\r\n")), "{id}: {text}");
     let response = ask(&mut client, "/", "X-API-Key: other\r\n");
     assert_eq!((response.status, response.text().as_str()), (401, "who are you?"));
+}
+
+#[test]
+fn where_all_proofs_are_needed_a_token_and_another_service_have_to_let_a_request_in() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let said = python("tokens.py", &["https://id.test", "shop"]).ok().text();
+    let (keys, tokens) = said.split_once('\n').expect("a set of keys and tokens");
+    let token = |name: &str| {
+        let line = tokens.lines().find(|line| line.starts_with(&format!("{name} "))).expect("a token");
+        format!("Authorization: Bearer {}\r\n", line.rsplit(' ').next().expect("a token"))
+    };
+    let all = "all = [{ jwt = { issuer = \"https://id.test\", audience = \"shop\", keys_file = \"keys.json\", \
+               claims_to = { X-Groups = \"groups\" } } }, { forward = { backend = \"sso\", copy = [\"Remote-Groups\"], \
+               user_from = \"Remote-User\" } }], user_to = \"X-User\"";
+    let text = config(&sso.address().to_string(), &origin, &route(all));
+    let engine = Engine::start_beside(&[("keys.json", keys)], &text);
+    let mut client = engine.client("web");
+    let good = token("ES256");
+    let bearer = "Bearer realm=\"restricted\"";
+    let expired = format!("{bearer}, error=\"invalid_token\", error_description=\"the token has expired\"");
+    for (fields, challenge, fault) in [
+        ("Cookie: session=ann\r\n".to_string(), bearer, "credentials-missing"),
+        (format!("{}Cookie: session=ann\r\n", token("expired")), &*expired, "token-expired"),
+    ] {
+        let response = ask(&mut client, "/", &fields);
+        assert_eq!((response.status, response.fields("WWW-Authenticate")), (401, vec![challenge]), "{fields}");
+        assert_eq!(response.text(), format!("401 Unauthorized: {fault}\n"));
+    }
+    assert!(questions(&sso).is_empty(), "nobody is asked about a request that does not come in anyway");
+    let forged = "X-User: root\r\nX-Groups: root\r\nRemote-Groups: root\r\n";
+    let text_of = |response: Response| (response.status, response.text());
+    // Both tell servers what they know; of their users the first counts.
+    let (status, said) = text_of(ask(&mut client, "/both", &format!("{good}Cookie: session=ann\r\n{forged}")));
+    let told = "\r\nX-Groups: staff,shop\r\nRemote-Groups: staff\r\nRemote-Groups: shop\r\nX-User: ann\r\n";
+    assert!(status == 200 && said.contains(told) && !said.contains("root"), "{said}");
+    assert_eq!(engine.logged_path("/both")["user"], "ann");
+    let (status, said) = text_of(ask(&mut client, "/", &format!("{good}Cookie: session=bob\r\n")));
+    assert!(status == 200 && said.contains("\r\nX-User: ann\r\n") && !said.contains("X-User: bob"), "{said}");
+    // The refusal of the service is its own.
+    let banned = ask(&mut client, "/", &format!("{good}Cookie: session=banned\r\n"));
+    assert_eq!((banned.status, banned.text().as_str()), (403, "{\"why\":\"banned\"}"));
+    let unknown = ask(&mut client, "/", &good);
+    assert_eq!((unknown.status, unknown.fields("WWW-Authenticate")), (401, vec!["Basic realm=\"sso\"", "Bearer"]));
+    let url = engine.url("tls");
+    let bearer = good.trim_end();
+    let said = curl(&["--http2", "--header", bearer, "--cookie", "session=ann", "--header", "x-user: root", &url]).ok();
+    assert!(said.text().contains(told) && !said.text().contains("root"), "{}", said.text());
+    let said = curl(&["--http2", "--include", "--cookie", "session=ann", &url]).ok().text();
+    assert!(said.starts_with("HTTP/2 401 ") && said.matches("\r\nwww-authenticate: ").count() == 1, "{said}");
+    assert!(curl(&["--http2", "--header", bearer, &url]).ok().text().contains("who are you?"));
+    // One of them is enough from now on; then both are needed again.
+    let any = text.replace("all = [", "any = [");
+    for (text, status) in [(&any, 200), (&text, 401)] {
+        engine.rewrite(text);
+        assert!(engine.reload().contains("is in effect"));
+        assert_eq!(ask(&mut client, "/", &good).status, status);
+    }
+    holds("seven questions: none where the token was no good, or enough", || questions(&sso).len() == 7);
 }

@@ -597,9 +597,12 @@ fn one_of_several_proofs_lets_in_and_all_are_asked_for() {
     let route = "[[route]]\nbackend = \"app\"\nauth = { any = [{ jwt = { issuer = \"https://id.test\", audience = \"shop\", \
                  keys_file = \"keys.json\" } }, { api_key = { file = \"keys\" } }, { basic = { file = \"users\" } }], \
                  user_to = \"X-User\", hide_credentials = true }\n";
+    let all = "[[route]]\npath = \"/all\"\nbackend = \"app\"\nauth = { all = [{ api_key = { file = \"keys\" } }, \
+               { basic = { file = \"users\" } }], user_to = \"X-User\", hide_credentials = true }\n";
     let users = bcrypt("dora", "pw", "4");
     let keys = format!("ci:{}\n", hash("key"));
-    let engine = engine(&[("keys.json", set), ("keys", &keys), ("users", &users)], &origin, route);
+    let files = [("keys.json", set), ("keys", &*keys), ("users", &*users)];
+    let engine = engine(&files, &origin, &format!("{route}{all}"));
     let mut client = engine.client("web");
     for (fields, user) in [
         (token("ES256"), "ann"),
@@ -628,4 +631,19 @@ fn one_of_several_proofs_lets_in_and_all_are_asked_for() {
     }
     let said = curl(&["--http2", "--include", &engine.url("tls")]).ok().text();
     assert_eq!(said.matches("\r\nwww-authenticate: ").count(), 3, "{said}");
+    // Another route needs two: the first that is not good is asked for.
+    let (key, basic_challenge) = ("Key realm=\"restricted\"", "Basic realm=\"restricted\", charset=\"UTF-8\"");
+    for (fields, challenge, fault) in [
+        (String::new(), key, "credentials-missing"),
+        (basic("dora", "pw"), key, "credentials-missing"),
+        (format!("X-API-Key: other\r\n{}", basic("dora", "pw")), key, "credentials-refused"),
+        ("X-API-Key: key\r\n".into(), basic_challenge, "credentials-missing"),
+        (format!("X-API-Key: key\r\n{}", basic("dora", "other")), basic_challenge, "credentials-refused"),
+    ] {
+        let response = ask(&mut client, "/all", &fields);
+        assert_eq!((response.status, response.fields("WWW-Authenticate")), (401, vec![challenge]), "{fields}");
+        assert_eq!(response.text(), format!("401 Unauthorized: {fault}\n"));
+    }
+    let text = ask(&mut client, "/all", &format!("X-API-Key: key\r\n{}", basic("dora", "pw"))).text();
+    assert!(text.contains("\r\nX-User: ci\r\n") && !text.contains("Authorization") && !text.contains("Key"), "{text}");
 }

@@ -473,6 +473,10 @@ mod tests {
         auth = { any = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { jwt = { issuer = "https://id.test", audience = "a", keys_url = "https://id.test/keys", keys_ca = "ca.pem", keys_refresh = "1m" } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User", watch = "9s" }
         backend = "quick"
         [[route]]
+        path = "/all"
+        auth = { all = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { jwt = { issuer = "https://id.test", audience = "a", keys_url = "https://id.test/keys", keys_ca = "ca.pem", keys_refresh = "1m", cookie = "other" } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User", watch = "9s" }
+        backend = "quick"
+        [[route]]
         path = "/query"
         auth = { api_key = { file = "keys", query = "key" } }
         backend = "quick"

@@ -466,7 +466,7 @@ pub(crate) fn keep_trailers_away(config: &mut Config) {
 /// A field that lets its sender in is not logged.
 fn logged_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes {
-        let proofs = draft.route.steps.auth.iter().flat_map(|auth| &auth.proofs);
+        let proofs = draft.route.steps.auth.iter().flat_map(|auth| auth.proofs.iter());
         let mut own =
             proofs.filter_map(|proof| if let Proof::ApiKey(key) = proof { key.header.as_ref() } else { None });
         let is_logged = |own: &String| {
@@ -582,9 +582,9 @@ fn priorities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 /// Questions about who comes in are asked in HTTP/1.1 or HTTP/2.
 fn questions(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes {
-        let forward = draft.route.steps.auth.as_ref().and_then(|auth| auth.forward());
-        let Some(backend) = forward.and_then(|forward| config.backends.get(forward.backend.0)) else { continue };
-        if matches!(backend.protocol, ServerProtocol::FastCgi | ServerProtocol::Http10) {
+        let mut asked = draft.route.steps.asked_backends().filter_map(|id| config.backends.get(id.0));
+        let is_old = |backend: &&Backend| matches!(backend.protocol, ServerProtocol::FastCgi | ServerProtocol::Http10);
+        if let Some(backend) = asked.find(is_old) {
             let what =
                 format!("`forward` asks in HTTP/1.1 or HTTP/2, and [backend.{}] has another `protocol`", backend.name);
             report.error(draft.span, what, "name a backend whose servers speak one of these");
@@ -790,7 +790,7 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
         .flat_map(|draft| {
             let first = if let Action::Backend(id) = &draft.route.action { Some(*id) } else { None };
             let steps = &draft.route.steps;
-            first.into_iter().chain(steps.named_backends()).chain(steps.asked_backend()).map(|id| id.0)
+            first.into_iter().chain(steps.named_backends()).chain(steps.asked_backends()).map(|id| id.0)
         })
         .collect();
     // Stands for a backend that is not known: any of them may be the one that was meant.

@@ -172,8 +172,8 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, split, sso, moved, rest, fixed, php] = config.routes.as_slice() else {
-        panic!("ten routes")
+    let [api, old, quick, pattern, split, sso, both, moved, rest, fixed, php] = config.routes.as_slice() else {
+        panic!("eleven routes")
     };
     assert_eq!(php.action, Action::Backend(BackendId(2)));
     let params = vec![
@@ -228,9 +228,11 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!((auth.fields().collect::<Vec<_>>(), auth.hide_credentials), (vec!["X-User"], true));
     let auth = sso.steps.auth.as_ref().expect("it asks for one of two");
     let [Proof::ApiKey(_), Proof::Forward(forward)] = &auth.proofs[..] else { panic!("{auth:?}") };
-    assert_eq!((forward.name.as_str(), sso.steps.asked_backend()), ("app", Some(forward.backend)));
+    assert_eq!((forward.name.as_str(), sso.steps.asked_backends().next()), ("app", Some(forward.backend)));
     assert_eq!((forward.path.as_deref(), &forward.send, &forward.host), (Some("/verify"), &None, &None));
     assert_eq!(auth.fields().collect::<Vec<_>>(), ["X-User", "Remote-Groups"]);
+    let auth = both.steps.auth.as_ref().expect("it asks for both");
+    assert!(matches!(&auth.proofs, Proofs::All(proofs) if proofs.len() == 2), "{auth:?}");
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
     every_key_of_a_split_reaches_the_model(&split.steps);

@@ -120,12 +120,31 @@ fn nothing_before_a_proof_goes_by_what_it_tells() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn proofs_that_are_asked_for_together_are_checked_beside_each_other() {
+    let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");
+    for (snippet, column, part) in [
+        (route("{any=[{basic={file='u'}},{api_key={file='k'}}],all=[{basic={file='u'}},{api_key={file='k'}}]}"), 53, "`auth` has both `any` and `all`; give it exactly one of"),
+        (route("{all=[{basic={file='u'}}]}"), 11, "`all` has 1 proofs; list 2 to 8 proofs, each of which has to be good"),
+        (route("{all=[{basic={file='u'}},{jwt={issuer='i',audience='a',keys_file='k'}}]}"), 31, "two proofs of `all` come in the field authorization, and a request has one there; have one of them come elsewhere, by `jwt.cookie`"),
+        (route("{all=[{api_key={file='k'}},{api_key={file='l',header='x-api-key'}}]}"), 33, "two proofs of `all` come in the field x-api-key"),
+        (route("{all=[{basic={file='u'}},{jwt={issuer='i',audience='a',keys_file='k',cookie='c',claims_to={X-A='a'}}},{forward={backend='app',copy=['x-a']}}]}"), 108, "two proofs of `all` tell servers \"x-a\"; remove one of the two"),
+        (route("{all=[{forward={backend='app'}},{forward={backend='app',path='/b'}}],user_to='X-User'}"), 1, "`forward` has no `user_from`: nobody is known"),
+    ] {
+        let found = all(&format!("{GOOD}{snippet}").replace("0.0.0.0", "127.0.0.1"));
+        let place = format!("f:{}:{column}: ", GOOD_LINES + 3);
+        let fits = found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part);
+        assert!(fits, "{snippet}\nexpected {place}…{part}…\nfound {found:#?}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn what_a_route_asks_clients_to_prove_is_checked() {
     let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");
     let local = |text: &str| text.replace("0.0.0.0", "127.0.0.1");
     let jwt = |more: &str| route(&format!("{{jwt={{issuer='i',audience='a',keys_file='k'{more}}}}}"));
     for (snippet, column, part) in [
-        (route("{}"), 1, "`auth` asks for no proof; give it exactly one of `basic`, `api_key`, `jwt`, `forward` and `any`"),
+        (route("{}"), 1, "`auth` asks for no proof; give it exactly one of `basic`, `api_key`, `jwt`, `forward`, `any` and `all`"),
         (route("{any=[{basic={file='u'}}]}"), 11, "`any` has 1 proofs; list 2 to 8 proofs, of which one will do"),
         (route("{any=[{basic={file='u'}},{}]}"), 31, "this proof asks for no proof; give it exactly one of `basic`, `api_key`, `jwt` and `forward`"),
         (route("{any=[{forward={backend='app'}},{basic={file='u'}}]}"), 12, "`forward` has the last word, and proofs behind it would never be looked at; put it at the end"),

@@ -248,7 +248,7 @@ impl Proofs {
 /// The URLs of keys, with the sets that they are of; of one and the same the shortest time.
 fn urls(config: &Config) -> Vec<(FetchId, KeysUrl)> {
     let mut urls: Vec<(FetchId, KeysUrl)> = Vec::new();
-    let proofs = config.routes.iter().filter_map(|route| route.steps.auth.as_ref()).flat_map(|auth| &auth.proofs);
+    let proofs = config.routes.iter().filter_map(|route| route.steps.auth.as_ref()).flat_map(|auth| auth.proofs.iter());
     for proof in proofs {
         let (Proof::Jwt(jwt), Some(url)) = (proof, proof.keys_url()) else { continue };
         let id = (url.address.url.clone(), url.keys_ca.clone(), jwt.algorithms.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64ct::{Base64, Encoding};
 use propylon_config::Proof;
 use propylon_http::fault::Fault;
-use propylon_http::h1::{RequestHead, ResponseHead, cookies};
+use propylon_http::h1::{RequestHead, cookies};
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
@@ -23,14 +23,22 @@ const KEY_BYTES_MAX: usize = 1024;
 
 /// A route's demand for a proof, and the fields that servers are told of the outcome by.
 pub struct Gate {
-    /// Proofs, any of which will do, in the order in which they are looked for. Empty: anybody may come in, and is kept
-    /// from sending what servers are told by other routes.
+    /// Proofs in the order in which they are looked for. Empty: anybody may come in, and is kept from sending what
+    /// servers are told by other routes.
     pub(crate) proofs: Vec<Demand>,
+    pub(crate) needed: Needed,
     pub(crate) user_to: Option<String>,
     /// Fields that servers do without.
     pub(crate) hidden: Vec<String>,
     /// Fields that clients cannot send.
     pub(crate) withheld: Vec<String>,
+}
+
+/// Proofs that a request needs, of those that are listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    Any,
+    All,
 }
 
 /// A proof that is asked for, and the challenge that asks for it; empty where others' answers have their own.
@@ -76,10 +84,10 @@ pub enum Look<'g> {
     In(Identity),
     /// The request is answered.
     Refused(Refusal),
-    /// The request goes on if the password is right; otherwise the next proof is looked for. A password that was right
-    /// is not checked again for this time.
+    /// The password is to be checked: [`Looked::accept`] is told who it is of if it is right, or else
+    /// [`Looked::refuse_password`]. One that was right is not checked again for this time.
     Password(PasswordCheck, Identity, Duration),
-    /// Another service has the last word.
+    /// Another service is to be asked. Its refusal is the answer; otherwise [`Looked::accept`] is told whom it names.
     Ask(&'g Forward),
 }
 
@@ -92,6 +100,8 @@ pub struct Looked {
     fault: Option<Fault>,
     /// Challenges with what is wrong in them, by proof.
     said: Vec<(usize, String)>,
+    /// Word of the proofs that are good; none before there is one.
+    proven: Option<Identity>,
 }
 
 /// Name and more of whoever a request is from.
@@ -119,16 +129,32 @@ enum Credentials<'a> {
 
 /// Outcome of a look for one proof.
 enum One<'g> {
-    Decided(Look<'g>),
+    Good(Identity),
+    /// Others have to find out.
+    Open(Look<'g>),
     Missing,
     /// A proof is there and no good, with a fault, and what its challenge says of it.
     Bad(Fault, Option<String>),
+}
+
+impl Identity {
+    fn named(user: Option<&str>) -> Identity {
+        Identity { user: user.map(|user| user.as_bytes().to_vec()), fields: Vec::new() }
+    }
 }
 
 impl Looked {
     /// The password that was to be checked is wrong.
     pub fn refuse_password(&mut self) {
         self.refuse(Fault::CredentialsRefused, None);
+    }
+
+    /// A proof is good: it names somebody, and what servers are told of them. Of several users the first counts.
+    pub fn accept(&mut self, identity: Identity) {
+        let Identity { user, fields } = identity;
+        let proven = self.proven.get_or_insert_default();
+        proven.user = proven.user.take().or(user);
+        proven.fields.extend(fields);
     }
 
     fn refuse(&mut self, fault: Fault, said: Option<String>) {
@@ -148,25 +174,40 @@ impl Gate {
         if self.proofs.is_empty() {
             return Look::In(Identity::default());
         }
-        for demand in self.proofs.iter().skip(looked.next) {
+        while !self.is_decided(looked) {
+            let demand = &self.proofs[looked.next];
             looked.next += 1;
             match self.one(demand, (head, text), now) {
-                One::Decided(look) => return look,
+                One::Good(identity) => looked.accept(identity),
+                One::Open(look) => return look,
+                One::Missing if self.needed == Needed::All => looked.refuse(Fault::CredentialsMissing, None),
                 One::Missing => {}
                 One::Bad(fault, said) => looked.refuse(fault, said),
             }
         }
-        Look::Refused(self.refusal(looked))
+        match looked.proven.take() {
+            Some(proven) if self.needed == Needed::Any || looked.fault.is_none() => Look::In(self.told(proven)),
+            _ => Look::Refused(self.refusal(looked)),
+        }
+    }
+
+    /// Whether no other proof makes a difference.
+    fn is_decided(&self, looked: &Looked) -> bool {
+        let is_enough = match self.needed {
+            Needed::Any => looked.proven.is_some(),
+            Needed::All => looked.fault.is_some(),
+        };
+        is_enough || looked.next == self.proofs.len()
     }
 
     fn one<'g>(&'g self, demand: &'g Demand, (head, text): (&RequestHead, &[u8]), now: u64) -> One<'g> {
         match &demand.asked {
-            Asked::Basic { users, remember } => self.basic(users, *remember, credentials(head, text, b"basic")),
-            Asked::KeyIn { field, keys } => self.key(keys, only(field_values(head, text, field))),
+            Asked::Basic { users, remember } => basic(users, *remember, credentials(head, text, b"basic")),
+            Asked::KeyIn { field, keys } => key(keys, only(field_values(head, text, field))),
             Asked::KeyInQuery { parameter, keys } => {
                 let values = values_of(head.query(text), parameter.as_bytes()).map(decoded_parameter);
                 let value = only(values);
-                self.key(keys, value.as_ref().map(Option::as_deref))
+                key(keys, value.as_ref().map(Option::as_deref))
             }
             Asked::Token { cookie, tokens, keys } => {
                 let credentials = match cookie {
@@ -179,21 +220,13 @@ impl Gate {
                 };
                 self.token((tokens, keys, &demand.challenge), credentials, now)
             }
-            Asked::Forward(forward) => One::Decided(Look::Ask(forward)),
+            Asked::Forward(forward) => One::Open(Look::Ask(forward)),
         }
     }
 
     /// The question that another service is asked about a request; `None` where the request cannot be put into one.
     pub fn question(&self, forward: &Forward, head: &RequestHead, text: &[u8]) -> Option<Question> {
         forward.question((head, text), &self.withheld)
-    }
-
-    /// Identity of a request that another service has let in, by the head of its answer; `None` where that names
-    /// several users.
-    pub fn answered(&self, forward: &Forward, answer: &ResponseHead, text: &[u8]) -> Option<Identity> {
-        let Identity { user, mut fields } = forward.identity(answer, text)?;
-        self.tell_user(user.as_deref(), &mut fields);
-        Some(Identity { user, fields })
     }
 
     /// Lets a request in: servers are told who it is from, and nothing of the like that its client has sent.
@@ -206,36 +239,6 @@ impl Gate {
         }
         if let Some(user) = &identity.user {
             head.fields.note_user(text, user);
-        }
-    }
-
-    fn basic(&self, users: &Users, remember: Duration, credentials: Credentials<'_>) -> One<'_> {
-        let token = match credentials {
-            Credentials::Missing => return One::Missing,
-            Credentials::Malformed => return One::REFUSED,
-            Credentials::Are(token) => token,
-        };
-        let mut decoded = Zeroizing::new([0; BASIC_BYTES_MAX]);
-        let Ok(pair) = Base64::decode(token, &mut *decoded) else { return One::REFUSED };
-        // RFC 7617 §2: no control characters, and the first colon ends the name.
-        let is_whole = !pair.iter().any(u8::is_ascii_control);
-        let Some(colon) = pair.iter().position(|byte| *byte == b':').filter(|_| is_whole) else {
-            return One::REFUSED;
-        };
-        let (name, password) = (&pair[..colon], &pair[colon + 1..]);
-        let check = users.check(name, Zeroizing::new(password.to_vec()));
-        let identity = self.identity(std::str::from_utf8(name).ok(), Vec::new());
-        One::Decided(Look::Password(check, identity, remember))
-    }
-
-    fn key(&self, keys: &ApiKeys, key: Result<Option<&[u8]>, impl Sized>) -> One<'_> {
-        match key {
-            Ok(Some(key)) => match keys.name(key).filter(|_| key.len() <= KEY_BYTES_MAX) {
-                Some(name) => One::Decided(Look::In(self.identity(Some(name), Vec::new()))),
-                None => One::REFUSED,
-            },
-            Ok(None) => One::Missing,
-            Err(_) => One::REFUSED,
         }
     }
 
@@ -264,7 +267,7 @@ impl Gate {
         match checked {
             Ok(said) => {
                 let fields = said.fields.into_iter().map(|(field, value)| (field, value.into_bytes())).collect();
-                One::Decided(Look::In(self.identity(said.subject.as_deref(), fields)))
+                One::Good(Identity { user: said.subject.map(String::into_bytes), fields })
             }
             Err(why) => {
                 // RFC 6750 §3.1.
@@ -275,22 +278,20 @@ impl Gate {
         }
     }
 
-    fn identity(&self, user: Option<&str>, mut fields: Vec<(String, Vec<u8>)>) -> Identity {
-        let user = user.map(str::as_bytes);
-        self.tell_user(user, &mut fields);
-        Identity { user: user.map(<[u8]>::to_vec), fields }
-    }
-
-    fn tell_user(&self, user: Option<&[u8]>, fields: &mut Vec<(String, Vec<u8>)>) {
-        if let (Some(field), Some(user)) = (&self.user_to, user) {
-            fields.push((field.clone(), user.to_vec()));
+    /// An identity with the field that servers are told the user in.
+    fn told(&self, mut identity: Identity) -> Identity {
+        if let (Some(field), Some(user)) = (&self.user_to, &identity.user) {
+            identity.fields.push((field.clone(), user.clone()));
         }
+        identity
     }
 
-    /// Refusal of a request that has no good proof: it is told of all that would do, each once.
+    /// Refusal of a request that lacks a proof: it is told of all that would do, each once, or of the one that failed
+    /// where all are needed.
     fn refusal(&self, looked: &Looked) -> Refusal {
         let mut challenges: Vec<String> = Vec::new();
-        for (place, demand) in self.proofs.iter().enumerate() {
+        let first = if self.needed == Needed::All { looked.next.saturating_sub(1) } else { 0 };
+        for (place, demand) in self.proofs.iter().enumerate().take(looked.next).skip(first) {
             let said = looked.said.iter().find(|(of, _)| *of == place).map_or(&demand.challenge, |(_, said)| said);
             // Challenges in the same words are one: the longer, which says what is wrong with the credentials.
             let known = challenges.iter_mut().find(|known| said.starts_with(&**known) || known.starts_with(said));
@@ -307,6 +308,35 @@ impl Gate {
 
 impl One<'_> {
     const REFUSED: Self = One::Bad(Fault::CredentialsRefused, None);
+}
+
+fn basic<'g>(users: &Users, remember: Duration, credentials: Credentials<'_>) -> One<'g> {
+    let token = match credentials {
+        Credentials::Missing => return One::Missing,
+        Credentials::Malformed => return One::REFUSED,
+        Credentials::Are(token) => token,
+    };
+    let mut decoded = Zeroizing::new([0; BASIC_BYTES_MAX]);
+    let Ok(pair) = Base64::decode(token, &mut *decoded) else { return One::REFUSED };
+    // RFC 7617 §2: no control characters, and the first colon ends the name.
+    let is_whole = !pair.iter().any(u8::is_ascii_control);
+    let Some(colon) = pair.iter().position(|byte| *byte == b':').filter(|_| is_whole) else {
+        return One::REFUSED;
+    };
+    let (name, password) = (&pair[..colon], &pair[colon + 1..]);
+    let check = users.check(name, Zeroizing::new(password.to_vec()));
+    One::Open(Look::Password(check, Identity::named(std::str::from_utf8(name).ok()), remember))
+}
+
+fn key<'g>(keys: &ApiKeys, key: Result<Option<&[u8]>, impl Sized>) -> One<'g> {
+    match key {
+        Ok(Some(key)) => match keys.name(key).filter(|_| key.len() <= KEY_BYTES_MAX) {
+            Some(name) => One::Good(Identity::named(Some(name))),
+            None => One::REFUSED,
+        },
+        Ok(None) => One::Missing,
+        Err(_) => One::REFUSED,
+    }
 }
 
 /// Challenge by which clients are asked for a proof (RFC 7617 §2, RFC 6750 §3).

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use propylon_config::{Action, At, Auth, BackendId, Config, Jwt, KeysUrl, Proof, Route, TokenKeys};
+use propylon_config::{Action, At, Auth, BackendId, Config, Jwt, KeysUrl, Proof, Proofs, Route, TokenKeys};
 use propylon_crypto::{TokenAlgorithm, is_open_to_all, sha256};
 use propylon_http::h1::RequestHead;
 
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
-use crate::gate::{Asked, Demand, Gate, Keys, challenge};
+use crate::gate::{Asked, Demand, Gate, Keys, Needed, challenge};
 use crate::key_set::{Fetched, KeySet};
 use crate::lines::BadLine;
 use crate::question::Forward;
@@ -166,7 +166,10 @@ impl Loaded {
             let gate = match &route.steps.auth {
                 Some(auth) => loaded.gate(auth, known, withheld, &mut problems),
                 None if withheld.is_empty() => None,
-                None => Some(Gate { proofs: Vec::new(), user_to: None, hidden: Vec::new(), withheld }),
+                None => {
+                    let (proofs, needed) = (Vec::new(), Needed::Any);
+                    Some(Gate { proofs, needed, user_to: None, hidden: Vec::new(), withheld })
+                }
             };
             loaded.gates.push(gate.map(Arc::new));
         }
@@ -208,7 +211,7 @@ impl Loaded {
         problems: &mut Vec<Problem>,
     ) -> Option<Gate> {
         let mut proofs = Vec::with_capacity(auth.proofs.len());
-        for proof in &auth.proofs {
+        for proof in auth.proofs.iter() {
             let asked = self.asked((proof, auth.at), known, problems);
             proofs.push(asked.map(|asked| Demand { asked, challenge: challenge(proof) }));
         }
@@ -216,7 +219,8 @@ impl Loaded {
         withheld.extend(auth.fields().filter(|field| is_authorization(field)).map(str::to_string));
         let hidden = auth.proofs.iter().filter(|_| auth.hide_credentials).filter_map(hidden).collect();
         let proofs = proofs.into_iter().collect::<Option<Vec<_>>>()?;
-        Some(Gate { proofs, user_to: auth.user_to.clone(), hidden, withheld })
+        let needed = if matches!(auth.proofs, Proofs::All(_)) { Needed::All } else { Needed::Any };
+        Some(Gate { proofs, needed, user_to: auth.user_to.clone(), hidden, withheld })
     }
 
     fn asked(

@@ -111,7 +111,7 @@ impl Forward {
 
     /// Identity of a request that an answer lets in, with the fields that servers get; `None` where it names several
     /// users.
-    pub(crate) fn identity(&self, answer: &ResponseHead, text: &[u8]) -> Option<crate::Identity> {
+    pub fn identity(&self, answer: &ResponseHead, text: &[u8]) -> Option<crate::Identity> {
         let of = |name: &str| {
             let is_it = |field: &&Field| field.forward && is_named(field.name.bytes(text), name);
             let values = answer.fields.iter().filter(is_it).map(|field| field.value.bytes(text));

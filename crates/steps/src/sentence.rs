@@ -130,7 +130,7 @@ fn step(key: &str, value: &Value) -> Vec<String> {
         "limit" => value.as_array().into_iter().flatten().map(limit).collect(),
         "cors" => one(format!("let pages of {} in (CORS)", alternatives(&value["origins"]))),
         "require_client_certificate" => one("ask for a client certificate".into()),
-        "auth" => one(proof(value)),
+        "auth" => one(format!("ask for {}", proofs(value))),
         "body_limit" => one(format!("refuse bodies over {}", size(value))),
         "request" => changes("request", value),
         "response" => changes("response", value),
@@ -173,8 +173,17 @@ fn part(value: &Value) -> String {
     }
 }
 
+/// Proofs that are asked for.
+fn proofs(value: &Value) -> String {
+    let several = [("any", " or "), ("all", " and ")].into_iter().find_map(|(key, word)| Some((value.get(key)?, word)));
+    match several {
+        Some((list, word)) => list.as_array().into_iter().flatten().map(proof).collect::<Vec<String>>().join(word),
+        None => proof(value),
+    }
+}
+
 fn proof(value: &Value) -> String {
-    let proof = if let Some(basic) = value.get("basic") {
+    if let Some(basic) = value.get("basic") {
         format!("a password of {}", text(&basic["file"]))
     } else if let Some(key) = value.get("api_key") {
         match key.get("header") {
@@ -183,10 +192,11 @@ fn proof(value: &Value) -> String {
         }
     } else if let Some(jwt) = value.get("jwt") {
         format!("a token of {}", text(&jwt["issuer"]))
+    } else if let Some(forward) = value.get("forward") {
+        format!("the word of {}", text(&forward["backend"]))
     } else {
         "a proof".into()
-    };
-    format!("ask for {proof}")
+    }
 }
 
 fn retries(value: &Value) -> String {
@@ -310,6 +320,7 @@ mod tests {
              backend = [{ name = \"app\", weight = 9 }, { name = \"next\", weight = 1 }]\nfallback = \"last\"\nmirror = { backend = \"last\", percent = 5 }\n\
              retries = { attempts = 2, on = [\"connect\", 503] }\ntimeouts = { first_byte = \"2s\" }\ncompress = true\n\
              [[route]]\npath = { exact = \"/old\" }\nredirect = { scheme = \"https\", host = \"b.test\", path = \"/new\" }\n\
+             [[route]]\npath = \"/both\"\nauth = { all = [{ basic = { file = \"u\" } }, { forward = { backend = \"last\" } }] }\nbackend = \"app\"\n\
              [[route]]\npath = { regex = \"[.]php$\" }\nrespond = { status = 404, body = \"no\" }\n",
         );
         let Sentence { requests, steps, then, backends } = &all[0];
@@ -340,8 +351,9 @@ mod tests {
             (all[1].then.as_str(), &all[1].steps[..]),
             ("redirect (308) to scheme https, host b.test, path /new", &[][..])
         );
-        assert_eq!((all[2].requests.as_str(), all[2].backends.len()), ("any host, path with the pattern [.]php$", 0));
-        assert!(all[2].then.starts_with("respond 404 (text/plain"));
+        assert_eq!(all[2].steps, ["ask for a password of /u and the word of last"]);
+        assert_eq!((all[3].requests.as_str(), all[3].backends.len()), ("any host, path with the pattern [.]php$", 0));
+        assert!(all[3].then.starts_with("respond 404 (text/plain"));
     }
 
     #[test]

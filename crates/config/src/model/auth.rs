@@ -1,6 +1,8 @@
 //! `auth` of a route: who may use it, and what servers are told of them.
 
+use std::ops::Deref;
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -11,9 +13,9 @@ use crate::shown;
 /// Proof that requests of a route have to bring before anything is done for them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Auth {
-    /// Proofs, any of which will do; they are looked for in this order.
-    #[serde(flatten, serialize_with = "any")]
-    pub proofs: Vec<Proof>,
+    /// Proofs, in the order in which they are looked for.
+    #[serde(flatten)]
+    pub proofs: Proofs,
     /// Field in which servers are told who that is: the user, the name of the key, the token's subject, or whom the
     /// other service names. Absent: none.
     pub user_to: Option<String>,
@@ -25,6 +27,17 @@ pub struct Auth {
     /// Position of the table.
     #[serde(skip)]
     pub at: At,
+}
+
+/// Proofs of a route, and how many of them a request has to bring.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proofs {
+    /// The only one.
+    One(Proof),
+    /// Several, of which one will do.
+    Any(Vec<Proof>),
+    /// Several, each of which has to be good.
+    All(Vec<Proof>),
 }
 
 /// Kind of proof of whom a request is from.
@@ -148,13 +161,7 @@ pub struct Forward {
 impl Auth {
     /// Fields that servers are told of by, which clients cannot send.
     pub fn fields(&self) -> impl Iterator<Item = &str> + Clone {
-        let claims = self.proofs.iter().flat_map(|proof| match proof {
-            Proof::Jwt(jwt) => jwt.claims_to.as_slice(),
-            Proof::Basic(_) | Proof::ApiKey(_) | Proof::Forward(_) => &[],
-        });
-        let copied = self.forward().into_iter().flat_map(|forward| &forward.copy);
-        let all = claims.map(|(field, _)| field).chain(copied).map(String::as_str);
-        self.user_to.as_deref().into_iter().chain(all)
+        self.user_to.as_deref().into_iter().chain(self.proofs.iter().flat_map(Proof::fields))
     }
 
     /// Files of what proofs are compared with.
@@ -162,13 +169,40 @@ impl Auth {
         self.proofs.iter().filter_map(Proof::file)
     }
 
-    /// The other service that is asked, if one is.
-    pub fn forward(&self) -> Option<&Forward> {
-        self.proofs.iter().find_map(|proof| if let Proof::Forward(forward) = proof { Some(forward) } else { None })
+    /// Other services that are asked.
+    pub fn forwards(&self) -> impl Iterator<Item = &Forward> + Clone {
+        self.proofs.iter().filter_map(|proof| if let Proof::Forward(forward) = proof { Some(forward) } else { None })
+    }
+
+    /// Whether some proof can name a user.
+    pub fn names_users(&self) -> bool {
+        self.proofs.iter().any(|proof| !matches!(proof, Proof::Forward(Forward { user_from: None, .. })))
+    }
+}
+
+/// The proofs, however many it takes.
+impl Deref for Proofs {
+    type Target = [Proof];
+
+    fn deref(&self) -> &[Proof] {
+        match self {
+            Proofs::One(one) => slice::from_ref(one),
+            Proofs::Any(several) | Proofs::All(several) => several,
+        }
     }
 }
 
 impl Proof {
+    /// Fields that servers are told more by than the user.
+    pub fn fields(&self) -> impl Iterator<Item = &str> + Clone {
+        let (claims, copied) = match self {
+            Proof::Jwt(jwt) => (&jwt.claims_to[..], &[][..]),
+            Proof::Forward(forward) => (&[][..], &forward.copy[..]),
+            Proof::Basic(_) | Proof::ApiKey(_) => (&[][..], &[][..]),
+        };
+        claims.iter().map(|(field, _)| field).chain(copied).map(String::as_str)
+    }
+
     /// File of what the proof is compared with.
     pub fn file(&self) -> Option<&PathBuf> {
         match self {
@@ -188,11 +222,14 @@ impl Proof {
     }
 }
 
-/// The only proof by its kind, several as the list `any`.
-fn any<S: Serializer>(proofs: &[Proof], serializer: S) -> Result<S::Ok, S::Error> {
-    match proofs {
-        [one] => one.serialize(serializer),
-        many => serializer.collect_map([("any", many)]),
+/// The only proof by its kind, several as the list `any` or `all`.
+impl Serialize for Proofs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Proofs::One(one) => one.serialize(serializer),
+            Proofs::Any(several) => serializer.collect_map([("any", several)]),
+            Proofs::All(several) => serializer.collect_map([("all", several)]),
+        }
     }
 }
 

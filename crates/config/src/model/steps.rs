@@ -90,9 +90,9 @@ impl Steps {
         self.other_backends().chain(self.mirror.map(|mirror| mirror.backend))
     }
 
-    /// Backend that is asked who may come in.
-    pub fn asked_backend(&self) -> Option<BackendId> {
-        Some(self.auth.as_ref()?.forward()?.backend)
+    /// Backends that are asked who may come in.
+    pub fn asked_backends(&self) -> impl Iterator<Item = BackendId> {
+        self.auth.iter().flat_map(|auth| auth.forwards()).map(|forward| forward.backend)
     }
 }
 

@@ -10,7 +10,7 @@ use super::values::{DAY, HOUR, file, required_file, seconds};
 use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
-    ApiKey, Auth, BackendId, BackendTls, Basic, Forward, Jwt, KeysUrl, Proof, TokenKeys, Trust, WebAddress,
+    ApiKey, Auth, BackendId, BackendTls, Basic, Forward, Jwt, KeysUrl, Proof, Proofs, TokenKeys, Trust, WebAddress,
 };
 use crate::report::Report;
 use crate::text::Span;
@@ -37,8 +37,8 @@ const CLAIMS_MAX: usize = 32;
 const AUDIENCES_MAX: usize = 32;
 const FIELDS_MAX: usize = 32;
 const PROOFS_MAX: usize = 8;
-const KINDS: [&str; 5] = ["basic", "api_key", "jwt", "forward", "any"];
-const KIND_FIX: &str = "give it exactly one of `basic`, `api_key`, `jwt`, `forward` and `any`";
+const KINDS: [&str; 6] = ["basic", "api_key", "jwt", "forward", "any", "all"];
+const KIND_FIX: &str = "give it exactly one of `basic`, `api_key`, `jwt`, `forward`, `any` and `all`";
 const PROOFS: [&str; 4] = ["basic", "api_key", "jwt", "forward"];
 const PROOF_FIX: &str = "give it exactly one of `basic`, `api_key`, `jwt` and `forward`";
 
@@ -55,10 +55,9 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
     let (span, at) = (table.span, report.at(table.span));
     table.one_of(&KINDS);
     only_one(&mut table, "`auth`", &KINDS, KIND_FIX);
-    let proofs = match proof(context, &mut table) {
-        Some(proof) => vec![proof],
-        None => any(context, &mut table),
-    };
+    let one = proof(context, &mut table).map(Proofs::One);
+    let (any, all) = (several(context, &mut table, &ANY), several(context, &mut table, &ALL));
+    let proofs = one.or(any.map(Proofs::Any)).or(all.map(Proofs::All));
     let user_to = table.string("user_to").and_then(|found| checked_name(report, found.value, found.span));
     table.default_is("hide_credentials", || false.into());
     let hide = table.boolean("hide_credentials");
@@ -66,10 +65,8 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
     table.close();
     let hide_credentials = hide.is_some_and(|found| found.value);
     let watch_interval = watch.map(|found| found.value);
-    let auth = Auth { proofs, user_to: user_to.map(str::to_string), hide_credentials, watch: watch_interval, at };
-    if auth.proofs.is_empty() {
-        return None;
-    }
+    let user_to = user_to.map(str::to_string);
+    let auth = Auth { proofs: proofs?, user_to, hide_credentials, watch: watch_interval, at };
     if let Some(hide) = hide.filter(|found| found.value) {
         check_hidden(report, &auth, hide.span);
     }
@@ -102,28 +99,66 @@ fn proof(context: &Context<'_, '_>, table: &mut Section<'_, '_>) -> Option<Proof
     own.or(forward.map(Proof::Forward))
 }
 
-/// Proofs of which one will do.
-fn any(context: &Context<'_, '_>, table: &mut Section<'_, '_>) -> Vec<Proof> {
+/// A list of proofs, and what it asks of them.
+struct Several {
+    key: &'static str,
+    needs: &'static str,
+}
+
+const ANY: Several = Several { key: "any", needs: "of which one will do" };
+const ALL: Several = Several { key: "all", needs: "each of which has to be good" };
+
+fn several(context: &Context<'_, '_>, table: &mut Section<'_, '_>, list: &Several) -> Option<Vec<Proof>> {
     let report = context.report;
-    let Some(found) = table.list("any", &[Form::Table]) else { return Vec::new() };
+    let found = table.list(list.key, &[Form::Table])?;
     if !table.is_described() && !(2..=PROOFS_MAX).contains(&found.value.len()) {
-        let fix = format!("list 2 to {PROOFS_MAX} proofs, of which one will do");
-        report.error(found.span, format!("`any` has {} proofs", found.value.len()), fix);
+        let fix = format!("list 2 to {PROOFS_MAX} proofs, {}", list.needs);
+        report.error(found.span, format!("`{}` has {} proofs", list.key, found.value.len()), fix);
     }
-    let mut proofs = Vec::new();
+    let mut proofs: Vec<Proof> = Vec::new();
     for (place, node) in found.value.iter().enumerate() {
         let Some(mut own) = Section::of(report, node, "this proof", node.span) else { continue };
         own.one_of(&PROOFS);
         only_one(&mut own, "this proof", &PROOFS, PROOF_FIX);
         let proof = proof(context, &mut own);
         own.close();
-        if matches!(proof, Some(Proof::Forward(_))) && place + 1 < found.value.len() {
+        let Some(proof) = proof else { continue };
+        if list.key == ALL.key {
+            check_beside(report, &proofs, &proof, node.span);
+        } else if matches!(proof, Proof::Forward(_)) && place + 1 < found.value.len() {
             let what = "`forward` has the last word, and proofs behind it would never be looked at";
             report.error(node.span, what, "put it at the end of `any`");
         }
-        proofs.extend(proof);
+        proofs.push(proof);
     }
-    proofs
+    (!proofs.is_empty()).then_some(proofs)
+}
+
+/// A request has one text in a place, and servers are told one thing in a field: proofs that are asked for together
+/// have places and fields of their own.
+fn check_beside(report: &Report<'_>, others: &[Proof], proof: &Proof, span: Span) {
+    if let Some(place) = carrier(proof).filter(|own| others.iter().any(|other| carrier(other).as_ref() == Some(own))) {
+        let what = format!("two proofs of `all` come in {place}, and a request has one there");
+        let fix = "have one of them come elsewhere, by `jwt.cookie`, `api_key.header` or `api_key.query`";
+        report.error(span, what, fix);
+    }
+    let is_told = |field: &&str| others.iter().flat_map(Proof::fields).any(|other| other.eq_ignore_ascii_case(field));
+    if let Some(field) = proof.fields().find(is_told) {
+        let what = format!("two proofs of `all` tell servers \"{}\"", shown(field));
+        report.error(span, what, "remove one of the two from `claims_to` or `copy`, or give it another name");
+    }
+}
+
+/// The place that a client's proof comes in, in words; none of a proof that others make of the whole request.
+fn carrier(proof: &Proof) -> Option<String> {
+    let field = |name: &str| format!("the field {}", name.to_ascii_lowercase());
+    match proof {
+        Proof::Basic(_) | Proof::Jwt(Jwt { cookie: None, .. }) => Some(field("authorization")),
+        Proof::Jwt(Jwt { cookie: Some(cookie), .. }) => Some(format!("the cookie {}", shown(cookie))),
+        Proof::ApiKey(ApiKey { query: Some(parameter), .. }) => Some(format!("the parameter {}", shown(parameter))),
+        Proof::ApiKey(ApiKey { header, .. }) => header.as_deref().map(field),
+        Proof::Forward(_) => None,
+    }
 }
 
 /// Credentials are only taken out of fields of their own.
@@ -132,7 +167,7 @@ fn check_hidden(report: &Report<'_>, auth: &Auth, span: Span) {
         let what = format!("what is in {place} is not taken out of it: servers would get it");
         report.error(span, what, "remove `hide_credentials`, or have clients send it in a field of its own");
     }
-    if let [Proof::Forward(_)] = auth.proofs[..] {
+    if auth.proofs.iter().all(|proof| matches!(proof, Proof::Forward(_))) {
         let what = "which fields the other service goes by is not known: `hide_credentials` would hide nothing";
         report.error(span, what, "remove it, and take fields out by `request = { remove = [...] }`");
     }
@@ -140,20 +175,14 @@ fn check_hidden(report: &Report<'_>, auth: &Auth, span: Span) {
 
 /// Servers are told one thing in a field.
 fn check_fields(report: &Report<'_>, auth: &Auth, span: Span) {
-    let forward = auth.forward();
-    if let (Some(_), [Proof::Forward(Forward { user_from: None, .. })]) = (&auth.user_to, &auth.proofs[..]) {
+    if auth.user_to.is_some() && !auth.names_users() {
         let what = "`user_to` is to tell servers of the user, and `forward` has no `user_from`: nobody is known";
         report.error(span, what, "add the field of the answer that names the user, or have it in `copy`");
     }
     let Some(user_to) = &auth.user_to else { return };
     let is_it = |field: &str| field.eq_ignore_ascii_case(user_to);
-    let claims = auth.proofs.iter().flat_map(|proof| match proof {
-        Proof::Jwt(jwt) => jwt.claims_to.as_slice(),
-        _ => &[],
-    });
-    let is_claim = claims.into_iter().any(|(field, _)| is_it(field));
-    if is_claim || forward.is_some_and(|forward| forward.copy.iter().any(|field| is_it(field))) {
-        let other = if is_claim { "claims_to" } else { "copy" };
+    if let Some(proof) = auth.proofs.iter().find(|proof| proof.fields().any(is_it)) {
+        let other = if matches!(proof, Proof::Jwt(_)) { "claims_to" } else { "copy" };
         let what = format!("the field \"{user_to}\" is of `user_to`, and of `{other}`");
         report.error(span, what, "remove one of the two");
     }

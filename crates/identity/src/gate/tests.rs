@@ -12,6 +12,7 @@ fn head(text: &str) -> RequestHead {
 fn gate(asked: Asked) -> Gate {
     Gate {
         proofs: vec![Demand { asked, challenge: "Key realm=\"restricted\"".into() }],
+        needed: Needed::Any,
         user_to: Some("X-User".into()),
         hidden: vec!["authorization".into()],
         withheld: vec!["X-User".into()],
@@ -35,7 +36,7 @@ fn look_on(gate: &Gate, text: &str, looked: &mut Looked) -> Result<Vec<(String, 
         match gate.look((&head(text), text.as_bytes()), 0, looked) {
             Look::In(identity) => break identity,
             Look::Refused(refusal) => return Err(refusal),
-            Look::Password(check, identity, _) if check.run() => break identity,
+            Look::Password(check, identity, _) if check.run() => looked.accept(identity),
             Look::Password(..) => looked.refuse_password(),
             Look::Ask(_) => panic!("nobody is to be asked"),
         }
@@ -146,13 +147,54 @@ fn one_of_several_proofs_will_do_and_a_refusal_names_them_all() {
 }
 
 #[test]
+fn where_all_proofs_are_needed_the_first_that_fails_decides_and_all_tell_servers() {
+    let line = format!("ann:{}", bcrypt::hash("pw", 4).unwrap());
+    let users = Arc::new(Users::parse(line.as_bytes()).unwrap());
+    let mut gate = gate(Asked::Basic { users, remember: Duration::ZERO });
+    gate.needed = Needed::All;
+    gate.proofs[0].challenge = "Basic realm=\"a\"".into();
+    let key = Asked::KeyIn { field: "X-Key".into(), keys: keys() };
+    gate.proofs.push(Demand { asked: key, challenge: "Key realm=\"b\"".into() });
+    let look = |fields: &str| {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        look_on(&gate, &text, &mut Looked::default())
+    };
+    let right = format!("Authorization: Basic {}\r\n", Base64::encode_string(b"ann:pw"));
+    let wrong = format!("Authorization: Basic {}\r\n", Base64::encode_string(b"ann:no"));
+    // The first of two names is told.
+    assert_eq!(look(&format!("{right}X-Key: abc\r\n")), Ok(vec![("X-User".into(), "ann".into())]));
+    for (fields, fault, challenge) in [
+        (String::new(), Fault::CredentialsMissing, "Basic realm=\"a\""),
+        ("X-Key: abc\r\n".into(), Fault::CredentialsMissing, "Basic realm=\"a\""),
+        (format!("{wrong}X-Key: abc\r\n"), Fault::CredentialsRefused, "Basic realm=\"a\""),
+        (right.clone(), Fault::CredentialsMissing, "Key realm=\"b\""),
+        (format!("{right}X-Key: no\r\n"), Fault::CredentialsRefused, "Key realm=\"b\""),
+    ] {
+        assert_eq!(look(&fields), Err(Refusal { fault, challenges: vec![challenge.into()] }), "{fields}");
+    }
+    // Things that others find out go beside what is known.
+    let mut looked = Looked::default();
+    let of = |user: Option<&str>, field: &str| Identity {
+        user: user.map(|user| user.as_bytes().to_vec()),
+        fields: vec![(field.into(), b"x".to_vec())],
+    };
+    looked.accept(of(None, "X-One"));
+    looked.accept(of(Some("bob"), "X-Two"));
+    looked.next = 2;
+    let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let Look::In(identity) = gate.look((&head(text), text.as_bytes()), 0, &mut looked) else { panic!("all are good") };
+    let names: Vec<&str> = identity.fields.iter().map(|(name, _)| &**name).collect();
+    assert_eq!((names, identity.user), (vec!["X-One", "X-Two", "X-User"], Some(b"bob".to_vec())));
+}
+
+#[test]
 fn what_is_wrong_with_a_proof_is_said_in_the_challenge_of_its_kind() {
     let mut gate = gate(Asked::KeyIn { field: "X-Key".into(), keys: keys() });
     gate.proofs.extend(["Bearer realm=\"r\"", "Bearer realm=\"r\"", ""].map(|challenge| Demand {
         asked: Asked::KeyIn { field: "X-Key".into(), keys: keys() },
         challenge: challenge.into(),
     }));
-    let mut looked = Looked { next: 3, ..Looked::default() };
+    let mut looked = Looked { next: 4, ..Looked::default() };
     looked.refuse(Fault::TokenExpired, Some("Bearer realm=\"r\", error=\"invalid_token\"".into()));
     looked.refuse(Fault::CredentialsRefused, None);
     let Refusal { fault, challenges } = gate.refusal(&looked);

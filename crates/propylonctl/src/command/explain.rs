@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 use propylon_config::{
     Action, At, Auth, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
-    Priority, Problem, Proof, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps,
-    TlsFact, TlsGroup, TlsSuite,
+    Priority, Problem, Proof, Proofs, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky,
+    Steps, TlsFact, TlsGroup, TlsSuite,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -321,7 +321,8 @@ impl ParsedUrl {
 
 /// Proof that a route asks for.
 fn proof(auth: &Auth) -> String {
-    auth.proofs.iter().map(one_proof).collect::<Vec<_>>().join(", or ")
+    let word = if matches!(auth.proofs, Proofs::All(_)) { ", and " } else { ", or " };
+    auth.proofs.iter().map(one_proof).collect::<Vec<_>>().join(word)
 }
 
 fn one_proof(proof: &Proof) -> String {

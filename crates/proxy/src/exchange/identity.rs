@@ -35,9 +35,12 @@ pub async fn pass(
         match gate.look((&request.head, &request.text), now.as_secs(), &mut looked) {
             Look::In(identity) => break identity,
             Look::Refused(refusal) => return Err(refuse(client, request, &refusal)),
-            Look::Ask(forward) => break Box::pin(ask(client, request, snapshot, (gate, forward))).await?,
+            Look::Ask(forward) => {
+                let identity = Box::pin(ask(client, request, snapshot, (gate, forward))).await?;
+                looked.accept(identity);
+            }
             Look::Password(check, identity, remember) => match is_right(client, check, remember).await {
-                Ok(true) => break identity,
+                Ok(true) => looked.accept(identity),
                 Ok(false) => looked.refuse_password(),
                 Err(Fault::PasswordsBusy) => {
                     count(client, Fault::PasswordsBusy);
@@ -78,7 +81,7 @@ async fn ask(
         }
     };
     match answer.head.status {
-        200..300 => match gate.answered(forward, &answer.head, &answer.text) {
+        200..300 => match forward.identity(&answer.head, &answer.text) {
             Some(identity) => Ok(identity),
             None => Err(unanswered(client, request)),
         },
