@@ -58,7 +58,9 @@ fn what_a_route_does_with_a_request_is_told() {
                 redirect_to_https = true\n[backend.b]\nservers = [\"127.0.0.1:1\"]\n[[route]]\nbackend = \"b\"\n\
                 limit = [{ rate = \"10/s\", burst = 20 }, { requests = 5, key = [\"source\", \"path\"] }]\n\
                 cors = { origins = [\"https://a.test\"] }\ncompress = { minimum = \"2KiB\" }\nerror_pages = { 5xx = \"5.txt\" }\n\
-                [[route]]\nhost = \"bare.test\"\nbackend = \"b\"\nintercept_errors = false\n";
+                [[route]]\nhost = \"bare.test\"\nbackend = \"b\"\nintercept_errors = false\n\
+                [[route]]\nhost = \"both.test\"\nbackend = \"b\"\nlimit = { rate = \"1/s\", key = \"user\" }\n\
+                auth = { all = [{ basic = { file = \"/u\" } }, { forward = { backend = \"b\", user_from = \"X-U\" } }] }\n";
     let path = scratch.write("propylon.toml", text).display().to_string();
     let explained = |arguments: &[&str]| {
         let said = propylon(&[&["explain", "-c", &path], arguments].concat());
@@ -88,6 +90,10 @@ fn what_a_route_does_with_a_request_is_told() {
         bare.contains("host bare.test, path from /") && !bare.contains("\nlimit") && !bare.contains("\nerrors"),
         "{bare}"
     );
+    let both = explained(&["http://both.test:81/x"]);
+    for expected in ["asks for a name and a password of /u, and the word of backend b; without", "\"key\":[\"user\"]"] {
+        assert!(both.contains(expected), "{expected}: {both}");
+    }
     for port in [81, 82] {
         let monitor = explained(&[&format!("http://a.test:{port}/%75p")]);
         assert!(monitor.contains("200, or 503 while it drains: monitor_path goes before all routes"), "{monitor}");

@@ -647,3 +647,62 @@ fn one_of_several_proofs_lets_in_and_all_are_asked_for() {
     let text = ask(&mut client, "/all", &format!("X-API-Key: key\r\n{}", basic("dora", "pw"))).text();
     assert!(text.contains("\r\nX-User: ci\r\n") && !text.contains("Authorization") && !text.contains("Key"), "{text}");
 }
+
+#[test]
+fn users_of_one_source_have_limits_of_their_own() {
+    let origin = Origin::mirror();
+    let routes = "[[route]]\nbackend = \"app\"\nauth = { basic = { file = \"users\" } }\n\
+                  limit = [{ rate = \"20/d\", name = \"guesses\" }, { rate = \"2/d\", key = \"user\", name = \"account\" }]\n\
+                  [[route]]\npath = \"/one\"\nbackend = \"app\"\nauth = { basic = { file = \"users\" } }\n\
+                  limit = [{ requests = 1, key = \"user\" }, { key = \"user\", deny_files = \"banned\" }]\n\
+                  [log]\naccess = \"stdout\"\nfields = [\"path\", \"status\", \"user\", \"fault\"]\n";
+    let users = ["ann", "bob", "cleo"].map(|name| bcrypt(name, "pw", "4")).join("\n");
+    let engine = engine(&[("users", &users), ("banned", "cleo\n")], &origin, routes);
+    let [ann, bob, cleo] = ["ann", "bob", "cleo"].map(|name| basic(name, "pw"));
+    let mut client = engine.client("web");
+    let mut statuses = |path: &str, asked: &[&str]| -> Vec<u16> {
+        asked.iter().map(|fields| ask(&mut client, path, fields).status).collect()
+    };
+    assert_eq!(statuses("/", &[&ann, &ann, &bob]), [200, 200, 200]);
+    let refused = ask(&mut engine.client("web"), "/third", &ann);
+    let field = |name: &str| refused.field(name).expect(name).to_string();
+    let seconds: u64 = field("Retry-After").parse().expect("a number");
+    assert!(refused.status == 429 && (43_000..=43_200).contains(&seconds), "{}", refused.head);
+    assert_eq!(field("RateLimit-Policy"), "\"account\";q=2;w=86400");
+    assert_eq!(field("RateLimit"), format!("\"account\";r=0;t={seconds}"));
+    let line = engine.logged_path("/third");
+    assert_eq!((&line["user"], &line["fault"]), (&"ann".into(), &"rate-limited".into()));
+    let said = curl(&["--http2", "--include", "--user", "ann:pw", &engine.url("tls")]).ok().text();
+    assert!(said.starts_with("HTTP/2 429 ") && said.contains("\r\nratelimit-policy: \"account\";q=2;"), "{said}");
+    // Guesses take nothing from the user, and do not learn how much the user has had.
+    let wrong = basic("cleo", "guess");
+    assert_eq!(
+        statuses("/", &[&wrong, &wrong, &basic("ann", "guess"), &cleo, &cleo, &cleo]),
+        [401, 401, 401, 200, 200, 429]
+    );
+    // A configuration that says the same, and more beside it, goes on with the counts.
+    let text = std::fs::read_to_string(engine.folder().join("propylon.toml")).expect("its configuration");
+    engine.rewrite(&text.replace("path = \"/one\"", "path = \"/one\"\nname = \"one\""));
+    assert!(engine.reload().contains("is in effect"));
+    assert_eq!(statuses("/", &[&bob, &bob, &ann]), [200, 429, 429]);
+    // The source's own limit goes before the password: it has had 14.
+    assert_eq!(statuses("/", &[&*wrong; 7]), [401, 401, 401, 401, 401, 401, 429]);
+    let refused = ask(&mut engine.client("web"), "/", &bob);
+    assert_eq!(refused.field("RateLimit-Policy"), Some("\"guesses\";q=20;w=86400"));
+    let count = |limit: &str, outcome: &str| {
+        engine.metric("propylon_limit_requests_total", &[("limit", limit), ("outcome", outcome)])
+    };
+    assert_eq!(
+        [count("guesses", "allowed"), count("account", "allowed"), count("account", "refused")],
+        [20.0, 6.0, 5.0]
+    );
+    // Lists have names of users; a request in progress is given back when it ends.
+    assert_eq!(statuses("/one", &[&ann, &ann, &cleo, &wrong]), [200, 200, 403, 401]);
+    let mut slow = engine.client("web");
+    slow.send(format!("POST /one HTTP/1.1\r\nHost: localhost\r\n{ann}Content-Length: 2\r\n\r\na"));
+    holds("a request of ann's is in progress", || origin.received_text().contains("POST /one"));
+    assert_eq!(statuses("/one", &[&ann, &bob]), [429, 200]);
+    slow.send("b");
+    assert_eq!(slow.read_response().status, 200);
+    holds("it is over", || statuses("/one", &[&ann]) == [200]);
+}

@@ -475,6 +475,7 @@ mod tests {
         [[route]]
         path = "/all"
         auth = { all = [{ basic = { file = "users" } }, { api_key = { file = "keys" } }, { api_key = { file = "keys", query = "key" } }, { jwt = { issuer = "https://id.test", audience = "a", keys_file = "jwks.json", type = "at+jwt", cookie = "session", claims_to = { X-Groups = "groups" } } }, { jwt = { issuer = "https://id.test", audience = "a", keys_url = "https://id.test/keys", keys_ca = "ca.pem", keys_refresh = "1m", cookie = "other" } }, { forward = { backend = "app", path = "/verify", host = "sso.test", send = ["Cookie"], copy = ["Remote-Groups"], user_from = "Remote-User" } }], user_to = "X-User", watch = "9s" }
+        limit = { rate = "1/s", key = "user", ipv4_prefix = 24, ipv6_prefix = 48 }
         backend = "quick"
         [[route]]
         path = "/query"

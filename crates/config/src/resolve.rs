@@ -369,6 +369,7 @@ fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 /// Parts of a limit's key that no request of a listener has: all of them would have one key.
 fn limit_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete) {
+        users(report, draft);
         for limit in &draft.route.steps.limit {
             let is_known = |listener: &Listener, part: &LimitKey| match part {
                 LimitKey::Certificate => profile(config, listener).is_some_and(|tls| tls.client_auth.is_some()),
@@ -388,6 +389,21 @@ fn limit_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             let fix = format!("add {needs} to its [tls.NAME], or name the `listener` that the route is for");
             report.error_at(limit.at, what, fix);
         }
+    }
+}
+
+/// Limits of users where nobody says who that is.
+fn users(report: &Report<'_>, draft: &RouteDraft) {
+    let (what, fix) = match &draft.route.steps.auth {
+        None => ("this route does not ask", "add `auth` to the route, or use \"source\""),
+        Some(auth) if !auth.names_users() => {
+            ("`forward` has no `user_from`", "name the field of the answer that has it")
+        }
+        Some(_) => return,
+    };
+    if let Some(limit) = draft.route.steps.limit.iter().find(|limit| limit.is_of_users()) {
+        let what = format!("`key` is the user, and {what}: nobody is known");
+        report.error_at(limit.at, what, fix);
     }
 }
 

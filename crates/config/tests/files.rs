@@ -233,6 +233,7 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!(auth.fields().collect::<Vec<_>>(), ["X-User", "Remote-Groups"]);
     let auth = both.steps.auth.as_ref().expect("it asks for both");
     assert!(matches!(&auth.proofs, Proofs::All(proofs) if proofs.len() == 2), "{auth:?}");
+    assert_eq!(both.steps.limit[0].key, [LimitKey::User]);
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
     every_key_of_a_split_reaches_the_model(&split.steps);

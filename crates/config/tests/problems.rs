@@ -66,7 +66,7 @@ fn limits_of_routes_are_checked() {
         ("rate='1/d',burst=400", 13, "`burst` takes longer than a year to come back at this rate"),
         ("requests=5,burst=9", 19, "`burst` has no effect unless there is a `rate` or `bytes`"),
         ("rate='1/s',key='all',keys=100", 29, "`keys` has no effect unless there are several keys to count for"),
-        ("rate='1/s',key='path',ipv4_prefix=24", 30, "`ipv4_prefix` has no effect unless `key` is \"source\""),
+        ("rate='1/s',key='path',ipv4_prefix=24", 30, "`ipv4_prefix` has no effect unless `key` is \"source\" or \"user\""),
         ("rate='1/s',key='client-ip'", 23, "`key` cannot have \"client-ip\" in it; write \"source\""),
         ("rate='1/s',key=['source','all']", 33, "`key` cannot have \"all\" in it; \"all\" stands alone"),
         ("rate='1/s',key=['source','source']", 19, "`key` has a part twice"),
@@ -75,6 +75,7 @@ fn limits_of_routes_are_checked() {
         ("rate='1/s',key={}", 23, "a part of `key` is one of `header` and `cookie`"),
         ("rate='1/s',key='ja4'", 7, "on [listener.web] fingerprints are not computed: its requests have one key"),
         ("rate='1/s',key='certificate'", 7, "on [listener.web] no client is asked for a certificate"),
+        ("rate='1/s',key='user'", 7, "`key` is the user, and this route does not ask: nobody is known; add `auth` to the route, or use \"source\""),
         ("rate='1/s',name='a b'", 24, "\"a b\" cannot be the name of a limit"),
         ("deny='10.0.0.1/8'", 13, "10.0.0.0/8"),
         ("deny_files=[]", 19, "`deny_files` is empty"),
@@ -106,14 +107,20 @@ fn nothing_before_a_proof_goes_by_what_it_tells() {
     let local = |text: &str| text.replace("0.0.0.0", "127.0.0.1");
     // Conditions and limits are asked before the proof.
     let limited = route("{basic={file='u'},user_to='X-User'}\nlimit={rate='1/s',key={header='x-user'}}");
+    let unnamed = route("{forward={backend='app'}}\nlimit={rate='1/s',key='user'}");
     let admin = "\n[[route]]\npath='/c'\nlistener='web'\nmatch={header={X-User='admin'}}\nbackend='app'";
     let asked = route("{basic={file='u'},user_to='X-User'}") + admin;
     for (snippet, line, part) in [
+        (
+            unnamed,
+            4,
+            "`key` is the user, and `forward` has no `user_from`: nobody is known; name the field of the answer",
+        ),
         (limited, 1, "`auth` tells servers \"x-user\", and the limit's key goes by it before that"),
         (asked, 6, "`auth` tells servers \"x-user\", and the condition goes by it before that"),
     ] {
         let found = all(&local(&format!("{GOOD}{snippet}")));
-        let place = format!("f:{}:1: ", GOOD_LINES + line);
+        let place = format!("f:{}:", GOOD_LINES + line);
         assert!(found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part), "{place} {found:#?}");
     }
 }

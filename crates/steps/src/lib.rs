@@ -69,6 +69,8 @@ pub struct Steps {
     pub cors: Option<Cors>,
     /// Limits, in the order in which they are asked.
     pub limits: Vec<Limiter>,
+    /// Limits that are asked once it is known who a request is from.
+    pub user_limits: Vec<Limiter>,
     /// Compression of responses.
     pub compress: Option<Compress>,
     /// Body of the route's own answer in each coding, once it was asked for.
@@ -111,6 +113,7 @@ impl Steps {
         let has_file = matches!(&route.action, Action::Respond(Respond { body_file: Some(_), .. }));
         let has_steps =
             is_gated || route.require_client_certificate || has_file || redirect.is_some() || !steps.is_empty();
+        let (user_limits, limits) = limits.into_iter().partition(Limiter::is_of_users);
         (has_steps || listeners_have_steps(config, route)).then(|| Steps {
             request: RequestChange::of(route),
             response: ResponseChange::of(route),
@@ -120,6 +123,7 @@ impl Steps {
             answers: Arc::clone(answers),
             cors: steps.cors.as_ref().map(Cors::of),
             limits,
+            user_limits,
             compress: steps.compress.clone(),
             coded: Default::default(),
             split: steps.split.as_ref().map(|split| Split::of(split, config, random)),

@@ -156,6 +156,11 @@ impl Held {
         }
     }
 
+    /// Adds what limits hold that were asked later.
+    pub fn extend(&mut self, mut other: Held) {
+        self.held.append(&mut other.held);
+    }
+
     /// Whether anything is left to do at the request's end.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -174,7 +179,7 @@ impl Drop for Held {
     }
 }
 
-/// Asks all limits of a route, in order, at `now` in nanoseconds on a clock that all cores share. `note` takes what
+/// Asks limits of a route, in order, at `now` in nanoseconds on a clock that all cores share. `note` takes what
 /// happens at the limit of an index. A request that one of them refuses takes nothing from the others.
 pub fn admit(
     limiters: &[Limiter],
@@ -200,6 +205,11 @@ pub fn admit(
 }
 
 impl Limiter {
+    /// Whether it is asked once it is known who a request is from.
+    pub fn is_of_users(&self) -> bool {
+        self.config.is_of_users()
+    }
+
     /// `place` is the limit's among those of its route.
     pub fn new(index: usize, place: usize, config: &Limit, (counter, lists): (&Arc<Counter>, &Arc<Lists>)) -> Limiter {
         // Names are letters and digits: nothing has to be escaped.
@@ -287,23 +297,29 @@ impl Limiter {
         list.has_values() && self.config.key.iter().any(is_value)
     }
 
-    /// The request's key. What a request does not have is a value of its own.
+    /// The request's key. What a request does not have is a value of its own; who has no name has an address.
     fn key(&self, asked: &Asked<'_>) -> u64 {
         let mut hasher = self.counter.hasher.clone();
+        let source = |hasher: &mut DefaultHasher| match network(asked.request.source, &self.config) {
+            IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
+            IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
+        };
         for part in &self.config.key {
             let mut scratch = [0; HOST_BYTES_MAX];
             match part {
-                LimitKey::Source => match network(asked.request.source, &self.config) {
-                    IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
-                    IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
-                },
+                LimitKey::Source => source(&mut hasher),
                 part => match value(part, asked, &mut scratch) {
                     // With their lengths, so that no two lists of values are one text.
                     Some(value) => {
                         hasher.write_usize(value.len());
                         hasher.write(&value);
                     }
-                    None => hasher.write_usize(usize::MAX),
+                    None => {
+                        hasher.write_usize(usize::MAX);
+                        if *part == LimitKey::User {
+                            source(&mut hasher);
+                        }
+                    }
                 },
             }
         }
@@ -337,6 +353,7 @@ fn value<'a>(part: &'a LimitKey, asked: &'a Asked<'a>, scratch: &'a mut [u8; HOS
         LimitKey::Ja4 => asked.ja4.map(text_of),
         LimitKey::Header(name) => joined(&head.fields, text, name),
         LimitKey::Cookie(name) => cookies(&head.fields, text, name).next().map(Cow::Borrowed),
+        LimitKey::User => head.fields.user(text).map(Cow::Borrowed),
     }
 }
 

@@ -320,7 +320,7 @@ mod tests {
              backend = [{ name = \"app\", weight = 9 }, { name = \"next\", weight = 1 }]\nfallback = \"last\"\nmirror = { backend = \"last\", percent = 5 }\n\
              retries = { attempts = 2, on = [\"connect\", 503] }\ntimeouts = { first_byte = \"2s\" }\ncompress = true\n\
              [[route]]\npath = { exact = \"/old\" }\nredirect = { scheme = \"https\", host = \"b.test\", path = \"/new\" }\n\
-             [[route]]\npath = \"/both\"\nauth = { all = [{ basic = { file = \"u\" } }, { forward = { backend = \"last\" } }] }\nbackend = \"app\"\n\
+             [[route]]\npath = \"/both\"\nauth = { all = [{ basic = { file = \"u\" } }, { forward = { backend = \"last\" } }] }\nlimit = { rate = \"1/s\", key = \"user\" }\nbackend = \"app\"\n\
              [[route]]\npath = { regex = \"[.]php$\" }\nrespond = { status = 404, body = \"no\" }\n",
         );
         let Sentence { requests, steps, then, backends } = &all[0];
@@ -351,7 +351,7 @@ mod tests {
             (all[1].then.as_str(), &all[1].steps[..]),
             ("redirect (308) to scheme https, host b.test, path /new", &[][..])
         );
-        assert_eq!(all[2].steps, ["ask for a password of /u and the word of last"]);
+        assert_eq!(all[2].steps, ["limit to 1/s by user", "ask for a password of /u and the word of last"]);
         assert_eq!((all[3].requests.as_str(), all[3].backends.len()), ("any host, path with the pattern [.]php$", 0));
         assert!(all[3].then.starts_with("respond 404 (text/plain"));
     }

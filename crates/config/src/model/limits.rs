@@ -89,11 +89,23 @@ pub enum LimitKey {
     Header(String),
     /// Value of the first cookie of this name.
     Cookie(String),
+    /// User whom a proof of the route has named, or else the source.
+    User,
 }
 
 impl Limit {
     /// Keys that are known at once, where a limit does not say how many.
     pub const KEYS: u32 = 65_536;
+
+    /// Whether it is asked once it is known who a request is from.
+    pub fn is_of_users(&self) -> bool {
+        self.key.contains(&LimitKey::User)
+    }
+
+    /// Whether the source decides on the key of some requests.
+    pub(crate) fn may_go_by_source(&self) -> bool {
+        self.key.contains(&LimitKey::Source) || self.is_of_users()
+    }
 
     /// Whether requests that were counted by the one count for the other. Lists make no difference.
     pub fn counts_the_same(&self, other: &Limit) -> bool {
@@ -154,6 +166,7 @@ impl Serialize for LimitKey {
             LimitKey::Path => serializer.serialize_str("path"),
             LimitKey::Certificate => serializer.serialize_str("certificate"),
             LimitKey::Ja4 => serializer.serialize_str("ja4"),
+            LimitKey::User => serializer.serialize_str("user"),
             LimitKey::Header(name) => serializer.collect_map([("header", name)]),
             LimitKey::Cookie(name) => serializer.collect_map([("cookie", name)]),
         }
@@ -183,7 +196,7 @@ impl Serialize for Limit {
             [] => map.serialize_entry("key", "all")?,
             key => map.serialize_entry("key", key)?,
         }
-        if self.amount.is_some() && self.key.contains(&LimitKey::Source) {
+        if self.amount.is_some() && self.may_go_by_source() {
             map.serialize_entry("ipv4_prefix", &self.ipv4_prefix)?;
             map.serialize_entry("ipv6_prefix", &self.ipv6_prefix)?;
         }

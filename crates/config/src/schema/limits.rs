@@ -17,16 +17,17 @@ use crate::wording::shown;
 const LIMITS_MAX: usize = 16;
 const PARTS_MAX: usize = 8;
 const AMOUNTS: [&str; 3] = ["rate", "bytes", "requests"];
-const WORDS: [(&str, LimitKey); 5] = [
+const WORDS: [(&str, LimitKey); 6] = [
     ("source", LimitKey::Source),
     ("host", LimitKey::Host),
     ("path", LimitKey::Path),
     ("certificate", LimitKey::Certificate),
     ("ja4", LimitKey::Ja4),
+    ("user", LimitKey::User),
 ];
 const ALL: &str = "all";
-const KEY_FORM: &str = "\"source\", \"host\", \"path\", \"certificate\", \"ja4\", { header = \"NAME\" }, { cookie = \"NAME\" }, \
-                        a list of these, or \"all\"";
+const KEY_FORM: &str = "\"source\", \"host\", \"path\", \"certificate\", \"ja4\", \"user\", { header = \"NAME\" }, \
+                        { cookie = \"NAME\" }, a list of these, or \"all\"";
 const REQUESTS_MAX: i128 = 1_000_000;
 /// A faster rate has no meaning at the resolution of nanoseconds.
 const PER_SECOND_MAX: u64 = 1_000_000;
@@ -103,10 +104,10 @@ fn limit(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Limit> {
 
 /// Keys that change nothing where the limit is what it is.
 fn without_effect(section: &mut Section<'_, '_>, has_amount: bool, key: &[LimitKey]) {
-    let has_source = key.contains(&LimitKey::Source);
+    let has_source = key.contains(&LimitKey::Source) || key.contains(&LimitKey::User);
     let rules = [
-        ("ipv4_prefix", has_source && has_amount, "`key` is \"source\""),
-        ("ipv6_prefix", has_source && has_amount, "`key` is \"source\""),
+        ("ipv4_prefix", has_source && has_amount, "`key` is \"source\" or \"user\""),
+        ("ipv6_prefix", has_source && has_amount, "`key` is \"source\" or \"user\""),
         ("keys", has_amount && !key.is_empty(), "there are several keys to count for"),
         ("burst", section.node("rate").is_some() || section.node("bytes").is_some(), "there is a `rate` or `bytes`"),
     ];

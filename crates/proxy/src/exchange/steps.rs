@@ -9,11 +9,12 @@ use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
 use propylon_spool::Bounds;
+use propylon_steps::Steps;
 use propylon_steps::answers::Place;
 use propylon_steps::bodies::Body;
 use propylon_steps::conditions;
 use propylon_steps::errors::Error;
-use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
+use propylon_steps::limits::{Asked, Event, Held, Limiter, Refusal, admit};
 use propylon_steps::ranges::Wanted;
 
 use super::answers::{answer_busy, answer_error, answer_fault, answer_here, word};
@@ -58,11 +59,11 @@ async fn take_one_by_one(
     route: usize,
 ) -> After {
     // First of all: they keep what follows from being asked too much.
-    let held = match limit(client, request, snapshot) {
+    let held = match limit(client, request, snapshot, |steps| &steps.limits) {
         Ok(held) => held,
         Err(refusal) => return refuse(client, request, &refusal),
     };
-    let counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
+    let mut counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
     let request = &mut *counted.request;
     // Before all that asks who the client is: browsers ask without credentials.
     if request.steps.as_ref().is_some_and(|steps| steps.answers_preflight(&request.head, &request.text)) {
@@ -75,6 +76,10 @@ async fn take_one_by_one(
         && let Err(after) = identity::pass(client, request, snapshot, gate).await
     {
         return after;
+    }
+    match limit(client, request, snapshot, |steps| &steps.user_limits) {
+        Ok(held) => counted.held.extend(held),
+        Err(refusal) => return refuse(client, request, &refusal),
     }
     if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
         client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
@@ -136,9 +141,14 @@ fn seen<'a>(client: &'a ClientSide<'_>, request: &'a Request, snapshot: &CoreSna
     conditions::Request { head, text, source, connection: conditions::Connection::default() }
 }
 
-/// Asks the limits of the request's route.
-fn limit(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot) -> Result<Held, Refusal> {
-    let limits = request.steps.as_ref().map_or(&[][..], |steps| &steps.limits);
+/// Asks these limits of the request's route.
+fn limit(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    of: impl Fn(&Steps) -> &Vec<Limiter>,
+) -> Result<Held, Refusal> {
+    let limits = request.steps.as_ref().map_or(&[][..], |taken| of(&taken.steps));
     if limits.is_empty() {
         return Ok(Held::default());
     }

@@ -33,13 +33,17 @@ fn ask(
     (source, path, fields): Sent<'_>,
     now: u64,
 ) -> (Result<Held, Refusal>, Vec<(usize, Event)>) {
-    let text = format!("GET {path} HTTP/1.1\r\nHost: A.example:80\r\n{fields}\r\n");
+    let mut text = format!("GET {path} HTTP/1.1\r\nHost: A.example:80\r\n{fields}\r\n").into_bytes();
     let mut head = RequestHead::default();
     let limits = Limits { head_bytes: 64 << 10, headers: 64 };
-    assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+    assert_eq!(parse_request(&text, &limits, &mut head), Ok(Parsed::Complete), "{fields}");
+    // A proof has named a user.
+    if let Some(user) = head.fields.value(&text, "proven").map(<[u8]>::to_vec) {
+        head.fields.note_user(&mut text, &user);
+    }
     let request = Request {
         head: &head,
-        text: text.as_bytes(),
+        text: &text,
         source: source.parse().unwrap(),
         connection: crate::conditions::Connection::default(),
     };
@@ -91,6 +95,30 @@ fn requests_with_the_same_parts_have_one_key_and_others_another() {
     let wide = limiters("{rate='1/h',ipv4_prefix=24,ipv6_prefix=128}", ("", ""));
     assert!(passes(&wide, ("10.0.0.1", "/", "")) && !passes(&wide, ("10.0.0.255", "/", "")));
     assert!(passes(&wide, ("::5", "/", "")) && passes(&wide, ("::6", "/", "")));
+}
+
+#[test]
+fn a_user_is_one_key_wherever_from_and_who_has_no_name_has_an_address() {
+    let config = "[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nauth = { api_key = { file = \"k\" } }\n\
+                  limit = [{ rate = \"1/h\", key = \"user\" }, { rate = \"9/h\" }]\nrespond = {}\n";
+    let source = Source { name: "a.toml".into(), base: "".into(), text: config.into() };
+    let (config, _) = propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let lists = Arc::new(Lists { exempt: List::new(SECRET), deny: List::new(SECRET) });
+    let all: Vec<Limiter> = (config.limits().enumerate())
+        .map(|(at, limit)| Limiter::new(at, at, limit, (&Arc::new(Counter::new(limit, SECRET)), &lists)))
+        .collect();
+    assert_eq!(all.iter().map(Limiter::is_of_users).collect::<Vec<_>>(), [true, false]);
+    let (ann, bob) = ("Proven: ann\r\n", "Proven: bob\r\n");
+    for (source, fields, is_first) in [
+        ("10.0.0.1", ann, true),
+        ("10.0.0.2", ann, false),
+        ("10.0.0.1", bob, true),
+        ("10.0.0.1", "", true),
+        ("10.0.0.1", "", false),
+        ("10.0.0.2", "", true),
+    ] {
+        assert_eq!(passes(&all[..1], (source, "/", fields)), is_first, "{source} {fields}");
+    }
 }
 
 fn limited(refusal: Result<Held, Refusal>) -> (u64, String, String) {
