@@ -142,6 +142,52 @@ fn an_imported_nginx_keeps_addresses_of_one_port_apart() {
 }
 
 #[test]
+fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
+    let (app, scratch) = (app(), Scratch::new());
+    let app = format!("proxy_pass http://{};", app.address());
+    let mut openssl = Command::new("openssl");
+    openssl.args(["passwd", "-6", "-salt", "salt", "open"]);
+    let hash = String::from_utf8(run(openssl, b"", Duration::from_secs(60)).stdout).expect("a hash");
+    let users = scratch.write("users", format!("ann:{hash}\n"));
+    let staff = format!("auth_basic staff; auth_basic_user_file {};", users.display());
+    let server = format!(
+        "listen {{address}};\nserver_name .shop.test;\nlocation / {{ {app} }}\nlocation /.git {{ deny all; }}\n\
+         location /admin {{ {staff} {app} location /admin/health/ {{ auth_basic off; {app} }} \
+           location = /admin/keys {{ deny all; {app} }} location /admin/in/ {{ {app} }} }}\n\
+         location /administrator/ {{ {app} }}\n\
+         location /uploads/ {{ {app} location ~ \\.php$ {{ deny all; }} \
+           location ~ /private/ {{ allow {BLOCKED}; deny all; {app} }} }}\n\
+         location /uploads/open/ {{ {app} }}\nlocation ~ \\.inc$ {{ return 404; }}\n\
+         location ~ \\.cgi$ {{ {app} location ~ ^/bin/.*\\.cgi$ {{ deny all; }} }}\n\
+         location ^~ /static/ {{ {app} }}\nlocation /static/closed/ {{ deny all; }}\n\
+         location /closed/ {{ deny all; allow {HOME}; {app} }}\n\
+         location /order/ {{ allow {HOME}; deny 127.0.0.0/8; {app} }}\n\
+         location /dav/ {{ {app} limit_except GET {{ {staff} deny {BLOCKED}; }} }}\n"
+    );
+    let nginx = External::nginx(&server);
+    let (engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{server}\n}} }}\n"));
+    let answer = |address: SocketAddr, source: IpAddr, (method, path, user): (&str, &str, &str)| {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 0\r\n{user}\r\n");
+        let response = Client::plain_from(source, address).expect("a connection").ask(request);
+        let body = if response.status == 200 { response.text().to_owned() } else { String::new() };
+        format!("{method} {path} {user} from {source}: {} {body}", response.status)
+    };
+    let nested =
+        ["/admin", "/admin/x", "/admin.php", "/administrator/", "/admin/health/x", "/admin/keys", "/admin/in/x"];
+    let prefixes =
+        ["/", "/.git", "/.git/config", "/.gitignore", "/static/x.inc", "/static/closed/x", "/closed/x", "/order/x"];
+    let patterns =
+        ["/uploads/a.php", "/uploads/private/x", "/uploads/open/a.php", "/uploads/x.inc", "/bin/x.cgi", "/x.cgi"];
+    let asked = nested.iter().chain(&prefixes).chain(&patterns).map(|path| ("GET", *path));
+    for (method, path) in asked.chain([("GET", "/dav/x"), ("PUT", "/dav/x")]) {
+        for (source, user) in [(HOME, ""), (BLOCKED, ""), (HOME, "Authorization: Basic YW5uOm9wZW4=\r\n")] {
+            let theirs = answer(nginx.address(), source, (method, path, user));
+            assert_eq!(answer(engine.address("http-18080"), source, (method, path, user)), theirs);
+        }
+    }
+}
+
+#[test]
 fn an_imported_haproxy_answers_as_haproxy_does() {
     const MOST: usize = 40;
     let (app, php, scratch) = (app(), php(), Scratch::new());

@@ -187,7 +187,7 @@ fn is_said(own: &Path, both: &Path, asked: Option<&Path>) -> bool {
 }
 
 /// The text that a pattern asks a path to end with, if that is all of it.
-fn ending(pattern: &str) -> Option<String> {
+pub fn ending(pattern: &str) -> Option<String> {
     let body = pattern.strip_suffix('$').filter(|body| !body.ends_with('\\'))?;
     let text: String = {
         let mut characters = body.chars();

@@ -4,6 +4,9 @@ mod access;
 mod bodies;
 mod fields;
 mod limits;
+mod locations;
+mod order;
+mod patterns;
 mod reader;
 mod servers;
 mod split;
@@ -11,17 +14,18 @@ mod stream;
 mod subrequests;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use access::{Access, guards};
+use access::{Access, guard_text, guards};
 use fields::unescaped;
 use limits::Zones;
-use reader::{Listen, Place, Reader, bind, location_path, upstreams};
+use locations::{Locations, Spot, by_method};
+use reader::{Listen, Place, Reader, bind, upstreams};
 use stream::stream;
 use subrequests::is_beside;
 
 use crate::changes::Changes;
-use crate::plan::{Action, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
+use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
 use crate::words::{Directive, End, directives, duration};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
@@ -139,6 +143,7 @@ const NEEDLESS: &[&str] = &[
     "root",
     "upstream",
     "location",
+    "limit_except",
     "server",
     "return",
     "map",
@@ -209,6 +214,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         reader.server(&http, server);
     }
     streams.iter().for_each(|each| stream(each, reader.plan));
+    reader.finish()?;
     if reader.plan.listeners.is_empty() {
         return Err(Note::new(1, "the file", "no `server` with a `listen` is in it; is it a configuration of nginx?"));
     }
@@ -250,8 +256,6 @@ impl Reader<'_> {
                 Some((_, fix)) => self.plan.note(each.line, each.text(), *fix),
                 None if NEEDLESS.contains(&each.name()) || each.name().starts_with("gzip_") => {}
                 None if is_handled(each.name()) => {}
-                None if each.name() == "limit_except"
-                    && each.find("deny").is_some_and(|deny| deny.word(1) == "all") => {}
                 None => {
                     self.plan.note(each.line, each.text(), "it is not known to this command: see whether it matters")
                 }
@@ -265,7 +269,8 @@ impl Reader<'_> {
         for each in server.inner().iter().filter(|each| each.name() == "server_name") {
             for name in each.arguments() {
                 match host(name) {
-                    Some(host) => names.push(host),
+                    // A name with a dot in front is that name as well.
+                    Some(host) => names.extend(name.strip_prefix('.').map(str::to_owned).into_iter().chain([host])),
                     None if name.is_empty() || name == "_" => {}
                     None => self.plan.note(
                         each.line,
@@ -295,31 +300,36 @@ impl Reader<'_> {
         let own = server.inner().iter().find(|each| each.name() == "return");
         match own {
             Some(own) => {
-                if let Some(action) = self.returned(own) {
+                let lost = guard_text(&[server, http]);
+                if let Some(action) = self.returned(own).or_else(|| self.lost(own, &lost)) {
                     self.add(&place, own.line, Path::Prefix("/".into()), &action);
                 }
             }
             None => {
-                let mut locations: Vec<&Directive> =
-                    server.inner().iter().filter(|each| each.name() == "location").collect();
-                // Prefixes that patterns do not go before are patterns here, in front of these.
-                locations.sort_by_key(|each| std::cmp::Reverse(guarding(server, each).map_or(0, str::len)));
-                for location in locations {
-                    self.location(&place, location);
-                }
-                let has_root = server.inner().iter().any(|each| each.name() == "location" && each.word(1) == "/");
-                if let (false, Some(root)) = (has_root, server.find("root")) {
-                    let mut changes = changes.clone();
-                    let is_open = Self::passwords(&[server, http], &mut changes);
-                    let action = match guards(&[server, http]).first() {
-                        Some(each) if !is_open => self.asks(each),
-                        _ => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
-                    };
-                    let place = Place { changes: &changes, ..place };
-                    self.add(&place, root.line, Path::Prefix("/".into()), &action);
-                }
+                self.locations(&place);
             }
         }
+    }
+
+    /// Routes of a server's locations, and of what it has for all other paths.
+    fn locations(&mut self, place: &Place<'_>) {
+        let (http, server) = (place.http, place.server);
+        let is_root = |each: &Directive| each.words.last().is_some_and(|word| word == "/") && each.word(1) != "=";
+        let has_root = server.inner().iter().any(|each| each.name() == "location" && is_root(each));
+        let root = server.find("root").filter(|_| !has_root);
+        let of_root = root.map(|_| guard_text(&[server, http]));
+        let (spots, notes) = Locations::of(server, of_root, |location| guard_text(&[location, server, http]));
+        self.plan.notes.extend(notes);
+        spots.iter().for_each(|spot| self.spot(place, spot));
+        let Some(root) = root else { return };
+        let mut changes = place.changes.clone();
+        let is_open = Self::passwords(&[server, http], &mut changes);
+        let action = match guards(&[server, http]).first() {
+            Some(each) if !is_open => self.asks(each),
+            _ => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
+        };
+        let place = Place { changes: &changes, ..*place };
+        self.add(&place, root.line, Path::Prefix("/".into()), &action);
     }
 
     /// As `notes`, without the conditions that became redirects.
@@ -360,7 +370,7 @@ impl Reader<'_> {
 
     /// Proxies in front of this server, and timeouts of its clients.
     fn fields(&mut self, http: &Directive, server: &Directive, listener: &str) {
-        let locations = server.inner().iter().filter(|each| each.name() == "location");
+        let locations = locations::all(server);
         let blocks: Vec<&Directive> = [http, server].into_iter().chain(locations).collect();
         let mut notes = Vec::new();
         let Some(listener) = self.plan.listeners.iter_mut().find(|each| each.name == listener) else { return };
@@ -431,29 +441,42 @@ impl Reader<'_> {
         action
     }
 
-    fn location(&mut self, place: &Place<'_>, location: &Directive) {
-        let Some(path) = location_path(location.arguments()) else {
-            self.plan.note(location.line, location.text(), "named locations are not carried over");
-            return;
-        };
-        let path = guarding(place.server, location).map_or(path, |prefix| Path::Regex(format!("^{}", escaped(prefix))));
-        if is_beside(place.server, location) {
-            let none = Changes::default();
-            self.add(&Place { changes: &none, ..*place }, location.line, path, &respond(404, ""));
+    fn spot(&mut self, place: &Place<'_>, spot: &Spot) {
+        let (location, none) = (&*spot.location, Changes::default());
+        let bare = Place { access: &Access::default(), changes: &none, ..*place };
+        if is_beside(place.http, place.server, location) {
+            self.add(&bare, location.line, spot.path.clone(), &respond(404, ""));
             return;
         }
+        if let Some(why) = spot.shut {
+            self.plan.note(location.line, location.text(), why);
+            self.add(&bare, location.line, spot.path.clone(), &respond(403, ""));
+            return;
+        }
+        match by_method(location) {
+            None => self.location(place, (location, &spot.path), &[]),
+            Some((methods, named, others)) => {
+                self.location(place, (&named, &spot.path), &methods);
+                self.location(place, (&others, &spot.path), &[]);
+            }
+        }
+    }
+
+    /// Routes of a location, for these methods or all.
+    fn location(&mut self, place: &Place<'_>, (location, path): (&Directive, &Path), methods: &[String]) {
         self.notes(location);
-        let access = Access::of(location, place.access);
-        let denies = access.denies_rest && access.allowed.is_empty();
+        let access = Access { methods: methods.to_vec(), ..Access::of(location, place.access) };
         let blocks = [location, place.server, place.http];
         let mut changes = self.changes(place.http, place.server, location);
-        if !denies
-            && !Self::passwords(&blocks, &mut changes)
+        if access.is_shut() {
+            self.keeps_out(&blocks);
+        } else if !Self::passwords(&blocks, &mut changes)
             && !self.forward(place, &blocks, &mut changes)
             && let Some(each) = guards(&blocks).first()
         {
             let action = self.asks(each);
-            self.add(&Place { access: &access, changes: &changes, ..*place }, location.line, path, &action);
+            let place = Place { access: &access, changes: &changes, ..*place };
+            self.add(&place, location.line, path.clone(), &action);
             return;
         }
         if location.find("proxy_pass").is_some() {
@@ -464,9 +487,27 @@ impl Reader<'_> {
             self.mirrors(place, location, &mut changes);
         }
         let place = &Place { access: &access, changes: &changes, ..*place };
-        let action = if location.find("internal").is_some() {
+        let action = self.action(place, location);
+        if let Some(action) = action.or_else(|| self.lost(location, &guard_text(&blocks))) {
+            self.add(place, location.line, path.clone(), &action);
+        }
+    }
+
+    /// The answer in place of a guarded location's: without one its requests would go to the next that fits.
+    fn lost(&mut self, location: &Directive, guard: &str) -> Option<Action> {
+        if guard.is_empty() {
+            return None;
+        }
+        let fix = format!("what it leads to is not carried over, and it keeps requests out: write its route; {CLOSED}");
+        self.plan.note(location.line, location.text(), fix);
+        Some(respond(403, ""))
+    }
+
+    /// The action for the requests of a location.
+    fn action(&mut self, place: &Place<'_>, location: &Directive) -> Option<Action> {
+        if location.find("internal").is_some() {
             Some(respond(404, ""))
-        } else if denies {
+        } else if place.access.is_shut() {
             Some(respond(403, ""))
         } else if let Some(each) = location.find("proxy_pass") {
             self.proxied(place, location, each)
@@ -493,9 +534,6 @@ impl Reader<'_> {
                 found.or_else(|| ["root", "alias", "try_files", "index"].iter().find_map(|name| location.find(name)));
             let each = found.unwrap_or(location);
             Some(self.plan.files(each.line, &each.text(), "nginx", why))
-        };
-        if let Some(action) = action {
-            self.add(place, location.line, path, &action);
         }
     }
 
@@ -505,25 +543,21 @@ impl Reader<'_> {
         if !place.access.methods.is_empty() {
             base.insert(("method".to_owned(), String::new()), one_or_list(&place.access.methods));
         }
-        let source = |networks: &[String]| {
+        // A client that is kept out is not asked for a proof first.
+        let changes = Changes { auth: None, backends: BTreeSet::new(), ..place.changes.clone() };
+        let shut = Place { changes: &changes, ..*place };
+        for rule in &place.access.rules {
             let mut conditions = base.clone();
-            conditions.insert(("source".to_owned(), String::new()), one_or_list(networks));
-            conditions
-        };
-        if !place.access.denied.is_empty() {
-            self.add_for(place, line, (&path, &source(&place.access.denied)), &respond(403, ""));
-        }
-        if !place.access.denies_rest {
-            self.add_for(place, line, (&path, &base), action);
-            if !base.is_empty() {
-                self.add_for(place, line, (&path, &BTreeMap::new()), &respond(403, ""));
+            conditions.insert(("source".to_owned(), String::new()), one_or_list(&rule.networks));
+            match rule.is_let_in {
+                true => self.add_for(place, line, (&path, &conditions), action),
+                false => self.add_for(&shut, line, (&path, &conditions), &respond(403, "")),
             }
-            return;
         }
-        if !place.access.allowed.is_empty() {
-            self.add_for(place, line, (&path, &source(&place.access.allowed)), action);
+        match place.access.denies_rest {
+            true => self.add_for(&shut, line, (&path, &base), &respond(403, "")),
+            false => self.add_for(place, line, (&path, &base), action),
         }
-        self.add_for(place, line, (&path, &BTreeMap::new()), &respond(403, ""));
     }
 
     fn add_for(
@@ -589,11 +623,4 @@ fn host(name: &str) -> Option<String> {
         && rest.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
         && rest != "_";
     is_name.then_some(name)
-}
-
-/// The prefix of a `^~` location in a server with patterns: these are not asked below it.
-fn guarding<'d>(server: &Directive, location: &'d Directive) -> Option<&'d str> {
-    let is_pattern = |each: &Directive| each.name() == "location" && ["~", "~*"].contains(&each.word(1));
-    let is_guarding = location.word(1) == "^~" && location.word(2).len() > 1 && server.inner().iter().any(is_pattern);
-    is_guarding.then(|| location.word(2))
 }

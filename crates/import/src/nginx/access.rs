@@ -18,6 +18,14 @@ impl Reader<'_> {
         }
     }
 
+    /// Tells of a password that would have let in whom an address keeps out.
+    pub(super) fn keeps_out(&mut self, blocks: &[&Directive]) {
+        let is_any = blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any");
+        if let Some(each) = guards(blocks).first().filter(|_| is_any) {
+            self.asks(each);
+        }
+    }
+
     /// The answer in place of one who asks who comes.
     pub(super) fn asks(&mut self, each: &Directive) -> Action {
         let fix = format!(
@@ -29,42 +37,78 @@ impl Reader<'_> {
 }
 
 /// Clients that are let in, by address and method.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Access {
-    pub(super) allowed: Vec<String>,
-    pub(super) denied: Vec<String>,
+    /// Rules of which the first that fits a client counts.
+    pub(super) rules: Vec<Rule>,
+    /// Whether clients that none fits are kept out.
     pub(super) denies_rest: bool,
-    /// Methods that are let in; none where all are.
+    /// Methods that are meant; none where all are.
     pub(super) methods: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) is_let_in: bool,
+    pub(super) networks: Vec<String>,
 }
 
 impl Access {
     /// The rules of a block; those of an outer one where it has none.
     pub(super) fn of(block: &Directive, outer: &Access) -> Access {
-        let mut access = Access::default();
-        let mut has_rules = false;
-        for each in block.inner() {
-            match (each.name(), each.word(1)) {
-                ("allow", "all") => break,
-                ("deny", "all") => access.denies_rest = true,
-                ("allow", network) => access.allowed.push(network.to_owned()),
-                ("deny", network) => access.denied.push(network.to_owned()),
-                _ => continue,
-            }
-            has_rules = true;
+        let rules: Vec<&Directive> =
+            block.inner().iter().filter(|each| ["allow", "deny"].contains(&each.name())).collect();
+        if rules.is_empty() {
+            return outer.clone();
         }
-        let mut access = if has_rules { access } else { outer.clone() };
-        // With another rule than `deny all` inside it is told as a directive that is not known.
-        if let Some(except) =
-            block.find("limit_except").filter(|each| each.find("deny").is_some_and(|deny| deny.word(1) == "all"))
-        {
-            access.methods = except.arguments().to_vec();
-            if access.methods.iter().any(|method| method == "GET") {
-                access.methods.push("HEAD".into());
+        let mut access = Access::default();
+        for each in rules {
+            let is_let_in = each.name() == "allow";
+            match (each.word(1), access.rules.last_mut()) {
+                ("all", _) => {
+                    access.denies_rest = !is_let_in;
+                    break;
+                }
+                // Listeners are TCP.
+                ("unix:", _) => {}
+                (network, Some(last)) if last.is_let_in == is_let_in => last.networks.push(network.to_owned()),
+                (network, _) => access.rules.push(Rule { is_let_in, networks: vec![network.to_owned()] }),
             }
+        }
+        // The last rule says nothing where all others are treated the same.
+        if access.rules.last().is_some_and(|last| last.is_let_in != access.denies_rest) {
+            access.rules.pop();
         }
         access
     }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.rules.is_empty() && !self.denies_rest
+    }
+
+    /// Whether nobody is let in.
+    pub(super) fn is_shut(&self) -> bool {
+        self.rules.is_empty() && self.denies_rest
+    }
+}
+
+/// Guards of blocks, the innermost first: a text that is the same where these are, and empty where there are none.
+pub(super) fn guard_text(blocks: &[&Directive]) -> String {
+    let access = blocks.iter().rev().fold(Access::default(), |outer, block| Access::of(block, &outer));
+    let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+    let mut all: Vec<String> = guards(blocks).iter().map(|each| each.text()).collect();
+    if !all.is_empty() {
+        all.extend(["auth_basic_user_file", "satisfy"].iter().filter_map(|name| find(name)).map(Directive::text));
+    }
+    if !access.is_open() {
+        all.push(format!("{access:?}"));
+    }
+    let own = |name: &str| blocks.first().and_then(|block| block.find(name));
+    all.extend(own("internal").map(Directive::text));
+    all.extend(own("limit_except").map(|each| format!("{} {}", each.line, each.text())));
+    let refuses = own("return").filter(|each| each.word(1).parse::<u16>().is_ok_and(|status| status >= 400));
+    all.extend(refuses.map(Directive::text));
+    all.join("\n")
 }
 
 /// Directives that ask who comes: of each kind the innermost holds.

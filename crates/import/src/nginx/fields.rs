@@ -1,5 +1,6 @@
 //! Changes of requests and responses by nginx, limits and compression.
 
+use super::locations;
 use super::reader::{Reader, location_path};
 use super::servers::target_parts;
 use super::subrequests::told;
@@ -31,8 +32,9 @@ impl Reader<'_> {
         for name in ["proxy_set_header", "add_header", "proxy_hide_header"] {
             let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
             for each in block.inner().iter().filter(|each| each.name() == name) {
-                // Fields of a service that is asked are copied of its answer.
-                if name == "proxy_set_header" && told.iter().any(|(variable, _)| variable == each.word(2)) {
+                // Fields of a service that is asked are copied of its answer, where they have its names.
+                let is_told = |(variable, field): &(String, String)| variable == each.word(2) && field == each.word(1);
+                if name == "proxy_set_header" && told.iter().any(is_told) {
                     continue;
                 }
                 if name == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
@@ -136,8 +138,7 @@ impl Reader<'_> {
         for each in block.inner().iter().filter(|each| each.name() == "error_page") {
             let Some((uri, statuses)) = each.arguments().split_last() else { continue };
             let is_file = uri.starts_with('/') && !uri.contains('$') && !statuses.is_empty();
-            let is_it = |one: &&Directive| one.name() == "location" && one.words.last() == Some(uri);
-            let location = server.inner().iter().find(is_it);
+            let location = locations::all(server).into_iter().find(|one| one.words.last() == Some(uri));
             let programs = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "return", "alias"];
             let is_made = location.is_some_and(|location| programs.iter().any(|name| location.find(name).is_some()));
             let own = location.and_then(|location| location.find("root"));

@@ -2,6 +2,7 @@
 
 use super::access::guards;
 use super::fields::is_own;
+use super::locations;
 use super::reader::{Place, Reader};
 use super::servers::target_parts;
 use crate::changes::Changes;
@@ -58,14 +59,14 @@ impl Reader<'_> {
 
 /// The location of a server that answers such requests.
 fn asked<'d>(server: &'d Directive, uri: &str) -> Option<&'d Directive> {
-    let is_it = |each: &&Directive| each.name() == "location" && each.words.last().is_some_and(|word| word == uri);
+    let is_it = |each: &&Directive| each.words.last().is_some_and(|word| word == uri);
     let is_plain = |each: &&Directive| !["~", "~*"].contains(&each.word(1));
-    server.inner().iter().filter(is_it).find(is_plain)
+    locations::all(server).into_iter().filter(|each| is_it(each)).find(|each| is_plain(each))
 }
 
 /// Whether only requests that nginx makes beside others come to a location.
-pub(super) fn is_beside(server: &Directive, location: &Directive) -> bool {
-    let blocks = server.inner().iter().filter(|each| each.name() == "location").chain([server]);
+pub(super) fn is_beside(http: &Directive, server: &Directive, location: &Directive) -> bool {
+    let blocks = locations::all(server).into_iter().chain([server, http]);
     let mut all = blocks.flat_map(Directive::inner).filter(|each| ["auth_request", "mirror"].contains(&each.name()));
     let uri = location.words.last().map_or("", String::as_str);
     location.find("internal").is_some() && all.any(|each| each.word(1) == uri)
