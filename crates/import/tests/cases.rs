@@ -64,7 +64,7 @@ fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).expect("the case");
         let language = Language::of(&name, &text).expect("a language");
-        for _ in 0..100 {
+        for _ in 0..70 {
             let mut characters: Vec<char> = text.chars().collect();
             for _ in 0..random.usize(1..8) {
                 let at = random.usize(..characters.len());
