@@ -5,6 +5,7 @@
 //! segments. So what goes before a pattern, and what ends within a segment, becomes a pattern as well.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::patterns::{Below, below};
@@ -278,10 +279,23 @@ impl Locations {
                 last.push(each.spot(Path::Regex(format!("^{path}[^/]")), None));
             }
         }
+        let slashless: Vec<Spot> =
+            fixed.iter().zip(&guards).filter_map(|(each, guard)| each.slashless(guard)).collect();
+        let is_known = |path: &Path| match path {
+            Path::Exact(text) => {
+                fixed.iter().any(|each| each.text == *text) || self.exact.iter().any(|each| each.path == *path)
+            }
+            _ => false,
+        };
+        last.extend(slashless.into_iter().filter(|each| !is_known(&each.path)));
         let mut middle: Vec<Spot> = self.exact.drain(..).chain(self.patterns.drain(..)).collect();
         middle.extend(rest.iter().map(|each| each.spot(Path::Prefix(each.text.clone()), None)));
         middle.sort_by_key(|each| each.top);
-        spots.into_iter().chain(middle).chain(last).collect()
+        spots.extend(middle.into_iter().chain(last));
+        // No request comes to a later one of the same path, whatever its conditions are.
+        let mut seen = BTreeSet::new();
+        spots.retain(|each| seen.insert(each.path.clone()));
+        spots
     }
 
     /// Adds routes for what patterns find below a prefix; whether anything is left for the prefix itself.
@@ -314,6 +328,17 @@ impl Locations {
 impl Fixed {
     fn spot(&self, path: Path, shut: Option<&'static str>) -> Spot {
         Spot { path, location: Rc::clone(&self.location), shut, top: self.top }
+    }
+
+    /// The path of a guarded prefix to servers without its slash, which nginx answers with a redirect there.
+    fn slashless(&self, guard: &str) -> Option<Spot> {
+        let is_passed = HANDLERS.iter().any(|name| name.ends_with("_pass") && self.location.find(name).is_some());
+        let text = self.text.strip_suffix('/').filter(|text| !text.is_empty() && is_passed && !guard.is_empty())?;
+        let line = self.location.line;
+        let words = vec!["return".into(), "301".into(), self.text.clone()];
+        let block = Some(vec![Directive { line, words, block: None }]);
+        let location = Rc::new(Directive { line, words: self.location.words.clone(), block });
+        Some(Spot { path: Path::Exact(text.to_owned()), location, shut: None, top: self.top })
     }
 }
 
