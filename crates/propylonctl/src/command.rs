@@ -10,6 +10,7 @@ mod explain;
 mod fmt;
 mod health;
 mod import;
+mod quickstart;
 mod routes;
 mod schema;
 mod top;
@@ -43,6 +44,15 @@ enum Command {
         Ctrl-C.\nPorts are 8443 and 9900 on 127.0.0.1, or free ones where these are taken.\n\nExit codes: 0 done; \
         1 it failed, or some of the load did; 2 wrong usage; 130 interrupted before the table.")]
     Demo(demo::Arguments),
+    /// Write a configuration for a site in front of its servers, which explains itself, with a certificate for it
+    #[command(
+        after_help = "Examples:\n  propylon quickstart https://shop.example http://127.0.0.1:3000\n  propylon quickstart \
+        https://localhost:8443 http://127.0.0.1:3000 --run\n  propylon quickstart https://shop.example 10.0.0.1:3000 \
+        10.0.0.2:3000 -o - --health-path /health\n\nPublic names have certificates of Let's Encrypt; localhost, names that end \
+        in .localhost, .test, .internal and .local, and addresses one of an authority of this machine. A second run keeps \
+        what is there.\n\nExit codes: 0 written; 1 it could not be; 2 wrong usage; with --run those of `propylon run`."
+    )]
+    Quickstart(quickstart::Arguments),
     /// Say what would become of a request, and why: listener, certificate, route, backend, servers
     #[command(
         after_help = "Examples:\n  propylon explain -c propylon.toml https://shop.example/cart\n  propylon explain \
@@ -134,7 +144,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let reads_keys = match &command {
-        Command::Explain(_) => true,
+        Command::Explain(_) | Command::Quickstart(_) => true,
         Command::Cluster(arguments) => arguments.reads_keys(),
         _ => false,
     };
@@ -144,6 +154,7 @@ pub fn main() -> ExitCode {
     match command {
         Command::Demo(arguments) => demo::main(&arguments),
         Command::Top(arguments) => top::main(&arguments),
+        Command::Quickstart(arguments) => quickstart::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Fmt(arguments) => fmt::main(&arguments),
         Command::Import(arguments) => import::main(&arguments),

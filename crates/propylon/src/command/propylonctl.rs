@@ -8,10 +8,14 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 16] = [
+const COMMANDS: [(&str, &str); 17] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
+    ),
+    (
+        "quickstart",
+        "Write a configuration for a site in front of its servers, which explains itself, with a certificate for it",
     ),
     ("explain", "Say what would become of a request, and why: listener, certificate, route, backend, servers"),
     ("fmt", "Lay out a configuration in one form, with its comments and its order as they are"),
