@@ -21,7 +21,7 @@ help:
 
 build:
 	@scripts/setup.sh build
-	cargo build --locked --release $(BINARIES)
+	PROPYLON_COMMIT="$$(scripts/commit.sh)" cargo build --locked --release $(BINARIES)
 
 demo: build
 	$(TARGET)/release/propylon demo

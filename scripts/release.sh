@@ -9,6 +9,9 @@ source "$(dirname "$0")/profile-common.sh"
 BINARIES=(--bin propylon --bin propylonctl --bin propylon-keyserver)
 
 main() {
+    # A rebuild of what has it alone: the binaries' own files.
+    PROPYLON_COMMIT="${PROPYLON_COMMIT-$(scripts/commit.sh)}"
+    export PROPYLON_COMMIT
     local reason="" built
     if reason="$(unfit)"; then
         echo "plain build: $reason"
@@ -22,7 +25,7 @@ main() {
     mkdir -p "$TARGET/dist"
     # A program that runs, or a link that cargo made, is not written into.
     cp --remove-destination "$built"/{propylon,propylonctl,propylon-keyserver} "$TARGET/dist/"
-    echo "built in $TARGET/dist: $("$TARGET/dist/propylon" --version)${reason:+: $reason}"
+    echo "built in $TARGET/dist: $("$TARGET/dist/propylon" -V)${reason:+: $reason}"
 }
 
 # Says why the kept profile is of no use here; fails if it is of use.

@@ -7,7 +7,8 @@ mod run;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use propylon_sys::Build;
 
 /// A server for private keys: engines send what is to be signed, and get signatures.
 #[derive(Parser)]
@@ -55,10 +56,19 @@ struct ConfigArgument {
     config: PathBuf,
 }
 
-/// Does what the command line says.
+/// The command line, for whoever describes it.
 #[must_use]
-pub fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+pub fn line() -> clap::Command {
+    Arguments::command()
+}
+
+/// Does what the command line says; `commit` is what the binary was built of.
+#[must_use]
+pub fn main(commit: Option<&'static str>) -> ExitCode {
+    let features: &[&str] = if cfg!(feature = "pkcs11") { &["pkcs11"] } else { &[] };
+    let version = propylon_sys::long_version(&Build { commit, features: Some(features) });
+    let matches = line().long_version(version).get_matches();
+    let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // All commands read private keys, so core dumps are turned off; `run` logs it where that fails.
     let _ = propylon_sys::no_core_dumps();
     match command {

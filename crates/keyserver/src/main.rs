@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: propylon_sys::Wiping<mimalloc::MiMalloc> = propylon_sys::Wiping::everywhere(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    propylon_keyserver::command::main()
+    propylon_keyserver::command::main(option_env!("PROPYLON_COMMIT"))
 }

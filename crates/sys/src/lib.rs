@@ -46,6 +46,6 @@ pub use socket::{
     peek_reset, receive, reset_on_close, send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
 };
 pub use temporary_file::temporary_file;
-pub use version::version;
+pub use version::{Build, long_version, version};
 pub use whole_file::read_whole_file;
 pub use wiping::{Wiping, wipe_freed_memory};
