@@ -4,6 +4,8 @@
 #
 #   scripts/packages.sh [debian] [tarball] [image]        without arguments all of them
 #
+# Pages for `man` and completions for shells come from `propylonctl pages`, or lie in PAGES already.
+#
 # Wants dpkg-deb, GNU tar, gzip, xz, strip and objdump; says which package has what is missing.
 set -euo pipefail
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
@@ -46,6 +48,10 @@ main() {
     for program in "${ALL[@]}"; do
         stripped "$program"
     done
+    if [ -z "${PAGES:-}" ]; then
+        PAGES="$WORK/pages"
+        "$PROGRAMS/propylonctl" pages "$PAGES"
+    fi
     for kind in "$@"; do
         case "$kind" in
             debian) debian ;;
@@ -94,6 +100,28 @@ unit() {
     chmod 644 "$TREE/usr/lib/systemd/system/$(basename "$1")"
 }
 
+# PROGRAM: its completions for shells.
+completions() {
+    put "$PAGES/completions/$1.bash" 644 "usr/share/bash-completion/completions/$1"
+    put "$PAGES/completions/_$1" 644 "usr/share/zsh/vendor-completions/_$1"
+    put "$PAGES/completions/$1.fish" 644 "usr/share/fish/vendor_completions.d/$1.fish"
+}
+
+# Pages for man(1), packed.
+pages() {
+    local page
+    for page in "$@"; do
+        mkdir -p "$TREE/usr/share/man/man8"
+        gzip -9nc "$PAGES/man8/$page" > "$TREE/usr/share/man/man8/$page.gz"
+        chmod 644 "$TREE/usr/share/man/man8/$page.gz"
+    done
+}
+
+# Names of pages that begin so, but for those of the engine, which has its own in its package.
+pages_but_engine() {
+    (cd "$PAGES/man8" && ls) | grep "^$1" | grep -vxE 'propylon(-run|-upgrade|-check)?\.8|propylon-keyserver.*'
+}
+
 documents() {
     local folder="usr/share/doc/$1"
     mkdir -p "$TREE/$folder"
@@ -118,6 +146,11 @@ fill_propylon() {
     put packaging/propylon.sysusers 644 usr/lib/sysusers.d/propylon.conf
     put packaging/propylon.tmpfiles 644 usr/lib/tmpfiles.d/propylon.conf
     put docs/manual.md 644 usr/share/doc/propylon/manual.md
+    for file in propylon.rules.yml propylon.rules.test.yml propylon.dashboard.json; do
+        put "packaging/monitoring/$file" 644 "usr/share/propylon/monitoring/$file"
+    done
+    pages propylon.8 propylon-run.8 propylon-upgrade.8 propylon-check.8
+    completions propylon
     put examples/propylon.toml 644 usr/share/doc/propylon/examples/propylon.toml
     put examples/systemd/propylon.socket 644 usr/share/doc/propylon/examples/propylon.socket
     unit examples/systemd/propylon.service
@@ -126,6 +159,9 @@ fill_propylon() {
 
 fill_propylonctl() {
     put "$WORK/bin/propylonctl" 755 usr/bin/propylonctl
+    # shellcheck disable=SC2046
+    pages $(pages_but_engine propylon)
+    completions propylonctl
 }
 
 fill_propylon-keyserver() {
@@ -133,6 +169,9 @@ fill_propylon-keyserver() {
     put packaging/propylon-keyserver.sysusers 644 usr/lib/sysusers.d/propylon-keyserver.conf
     put packaging/propylon-keyserver.tmpfiles 644 usr/lib/tmpfiles.d/propylon-keyserver.conf
     put docs/keyserver.md 644 usr/share/doc/propylon-keyserver/keyserver.md
+    # shellcheck disable=SC2046
+    pages $(cd "$PAGES/man8" && ls propylon-keyserver*)
+    completions propylon-keyserver
     put examples/keyserver.toml 644 usr/share/doc/propylon-keyserver/examples/keyserver.toml
     unit examples/propylon-keyserver.service
 }
@@ -225,6 +264,12 @@ tarball() {
     for file in examples/propylon.toml examples/keyserver.toml examples/propylon-keyserver.service \
         examples/systemd/propylon.service examples/systemd/propylon.socket; do
         put "$file" 644 "$name/examples/$(basename "$file")"
+    done
+    for file in packaging/monitoring/* "$PAGES"/completions/*; do
+        put "$file" 644 "$name/$(basename "$(dirname "$file")")/$(basename "$file")"
+    done
+    for file in "$PAGES"/man8/*; do
+        put "$file" 644 "$name/man/man8/$(basename "$file")"
     done
     settle "$TREE"
     archive "$TREE" | xz -"${XZ_LEVEL:-9}" > "$OUT/$name.tar.xz"

@@ -22,13 +22,20 @@ fn pack(scratch: &Scratch, out: &str, engine: &Path, version: &str, kinds: &[&st
         let source = if program == "propylon" { engine } else { Path::new("/usr/bin/true") };
         fs::copy(source, programs.join(program)).expect("a program");
     }
-    let out = scratch.join(out);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the top");
-    let mut command = Command::new(root.join("scripts/packages.sh"));
+    let (out, pages) = (scratch.join(out), scratch.join("pages"));
+    let mut command = Command::new(binaries::propylonctl());
+    command.arg("pages").arg(&pages);
+    run(command, b"", LIMIT).ok();
+    let mut command = Command::new(root().join("scripts/packages.sh"));
+    command.env("PAGES", &pages);
     command.args(kinds).env("PROGRAMS", &programs).env("OUT", &out).env("VERSION", version).env("XZ_LEVEL", "0");
     command.env("PROGRAM_BYTES_MAX", "0").env("SOURCE_DATE_EPOCH", "1764000000");
     run(command, b"", LIMIT).ok();
     out
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the top")
 }
 
 /// A shell of root in a mount namespace of its own. `$1` is the scratch folder.
@@ -58,6 +65,98 @@ fn two_builds_of_one_commit_have_the_same_bytes() {
     let names: Vec<&str> = first.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(names.len(), 7, "{names:?}");
     assert!(names.iter().any(|name| name.starts_with("propylon_1.2.3-1_")), "{names:?}");
+    for (package, paths) in [
+        (
+            "propylon_",
+            &[
+                "man/man8/propylon.8.gz",
+                "man/man8/propylon-run.8.gz",
+                "bash-completion/completions/propylon",
+                "propylon/monitoring/propylon.rules.yml",
+            ][..],
+        ),
+        (
+            "propylonctl_",
+            &[
+                "man/man8/propylonctl.8.gz",
+                "man/man8/propylon-quickstart.8.gz",
+                "man/man8/propylonctl-cluster-status.8.gz",
+                "zsh/vendor-completions/_propylonctl",
+                "fish/vendor_completions.d/propylonctl.fish",
+            ],
+        ),
+        ("propylon-keyserver_", &["man/man8/propylon-keyserver-keys.8.gz"]),
+    ] {
+        let name = names.iter().find(|name| name.starts_with(package)).expect("a package");
+        let mut command = Command::new("dpkg-deb");
+        command.arg("-c").arg(scratch.join("first").join(name));
+        let list = run(command, b"", LIMIT).ok().text();
+        for path in paths {
+            assert!(list.lines().any(|line| line.ends_with(&format!(" ./usr/share/{path}"))), "no {path} in {list}");
+        }
+    }
+    let name = names.iter().find(|name| name.ends_with(".tar.xz")).expect("a tarball");
+    let mut command = Command::new("tar");
+    command.arg("tf").arg(scratch.join("first").join(name));
+    let list = run(command, b"", LIMIT).ok().text();
+    for path in ["/man/man8/propylon-top.8", "/completions/_propylon", "/monitoring/propylon.dashboard.json"] {
+        assert!(list.lines().any(|line| line.ends_with(path)), "no {path} in {list}");
+    }
+}
+
+#[test]
+fn pages_of_the_manual_are_read_without_a_complaint() {
+    let scratch = Scratch::new();
+    let mut command = Command::new(binaries::propylonctl());
+    command.arg("pages").arg(scratch.path());
+    run(command, b"", LIMIT).ok();
+    for entry in fs::read_dir(scratch.join("completions")).expect("completions") {
+        let path = entry.expect("one").path();
+        if path.extension().is_some_and(|end| end == "bash") {
+            let mut command = Command::new("bash");
+            command.arg("-n").arg(&path);
+            run(command, b"", LIMIT).ok();
+        }
+    }
+    let has_mandoc = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("mandoc").is_file()));
+    if !has_mandoc {
+        eprintln!("skipped: mandoc is not here; Debian's package mandoc has it");
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "cd \"$1\" && mandoc -Tlint -W error man8/*.8", "sh"]).arg(scratch.path());
+    let said = run(command, b"", LIMIT);
+    assert!(said.status.success(), "{}", said.text());
+}
+
+#[test]
+fn a_build_is_told_of_its_commit_and_of_other_changes() {
+    let scratch = Scratch::new();
+    let (tree, plain) = (scratch.join("tree"), scratch.join("plain"));
+    let git = |words: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=a", "-c", "user.email=a@b.test", "-C"]).arg(&tree).args(words);
+        run(command, b"", LIMIT).ok().text()
+    };
+    let commit_of = |folder: &Path| {
+        let mut command = Command::new(root().join("scripts/commit.sh"));
+        // The scratch folder may lie within a repository.
+        command.arg(folder).env("GIT_CEILING_DIRECTORIES", scratch.path());
+        run(command, b"", LIMIT).ok().text()
+    };
+    [&tree, &plain].into_iter().for_each(|folder| fs::create_dir(folder).expect("a folder"));
+    git(&["init", "-q"]);
+    assert_eq!(commit_of(&tree), "", "without a commit there is none");
+    fs::write(tree.join("a"), "1").expect("a file");
+    git(&["add", "a"]);
+    git(&["commit", "-q", "-m", "a"]);
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    assert_eq!(commit_of(&tree), commit);
+    fs::write(tree.join("a"), "2").expect("a file");
+    assert_eq!(commit_of(&tree), format!("{}-dirty\n", commit.trim()));
+    fs::create_dir(tree.join("below")).expect("a folder");
+    assert_eq!((commit_of(&plain), commit_of(&tree.join("below"))), (String::new(), String::new()));
 }
 
 #[test]

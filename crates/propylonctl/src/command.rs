@@ -10,6 +10,7 @@ mod explain;
 mod fmt;
 mod health;
 mod import;
+mod pages;
 mod quickstart;
 mod routes;
 mod schema;
@@ -19,11 +20,12 @@ mod with_parent;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use propylon_sys::Build;
 
 /// Looks at a Propylon, explains it and changes it while it runs
 #[derive(Parser)]
-#[command(name = "propylonctl", version, after_help = EXAMPLE)]
+#[command(name = "propylonctl", version = propylon_sys::version(), after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -126,6 +128,9 @@ enum Command {
         unix:/run/propylon/admin.sock\n\nAs keepalived's check: `propylon cluster keepalived` prints it.\n\nExit codes: 0 it \
         can; 1 it cannot, which is told with the reason, or nobody answers; 2 wrong usage.")]
     Health(health::Arguments),
+    /// Write pages for `man` and completions for shells of all programs
+    #[command(hide = true)]
+    Pages(pages::Arguments),
     /// Try something that the sandbox of a process that serves forbids
     #[command(hide = true)]
     Attempt(attempt::Arguments),
@@ -140,9 +145,15 @@ enum Command {
     },
 }
 
+fn line() -> clap::Command {
+    let build = Build { commit: option_env!("PROPYLON_COMMIT"), features: None };
+    Arguments::command().long_version(propylon_sys::long_version(&build))
+}
+
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let matches = line().get_matches();
+    let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let reads_keys = match &command {
         Command::Explain(_) | Command::Quickstart(_) => true,
         Command::Cluster(arguments) => arguments.reads_keys(),
@@ -169,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Routes(arguments) => routes::main(&arguments),
         Command::Cluster(arguments) => cluster::main(&arguments),
         Command::Health(arguments) => health::main(&arguments),
+        Command::Pages(arguments) => pages::main(&arguments, &line()),
         Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }

@@ -155,16 +155,22 @@ const CRATES: &[CrateRules] = &[
         ],
         &["toml", "h2", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
     ),
+    // Words, and nothing that is done.
+    CrateRules {
+        others: Others::AllBut(&["tokio", "mio", "rustls", "rustix", "libc", "toml"]),
+        ..CrateRules::new("commands", &[], &[])
+    },
     // The engine's binary: how it starts, and what checks that it can.
     CrateRules::new(
         "propylon",
-        &["control", "proxy", "tls", "keyserver", "sys", "config"],
+        &["commands", "control", "proxy", "tls", "keyserver", "sys", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper", "ratatui"],
     ),
     // Commands that ask an engine, or explain what it would do.
     CrateRules::new(
         "propylonctl",
         &[
+            "commands",
             "control",
             "proxy",
             "import",
