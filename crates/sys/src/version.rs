@@ -15,8 +15,8 @@ pub struct Build {
     pub features: Option<&'static [&'static str]>,
 }
 
-/// Version in one line, for `-V`: `0.1.0 (plain build)`, or `0.1.0 (profile-guided build, profile 1a2b3c4d5e6f)` with the
-/// first 12 digits of the profile's SHA-256.
+/// Version in one line, for `-V`: `0.1.0 (plain build)`, or with the first 12 digits of the profile's SHA-256
+/// `0.1.0 (profile-guided build, profile 1a2b3c4d5e6f)`.
 #[must_use]
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} ({})", NUMBER, kind(PROFILE)));
