@@ -25,7 +25,7 @@ use stream::stream;
 use subrequests::is_beside;
 
 use crate::changes::Changes;
-use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, escaped, one_or_list, quoted, redirect, respond};
+use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, one_or_list, quoted, redirect, respond};
 use crate::words::{Directive, End, directives, duration};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
