@@ -39,6 +39,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     mirrors(report, config, routes);
     questions(report, config, routes);
     priorities(report, config, routes);
+    hedges(report, config, routes);
     browsers_calls(report, config, routes);
     buffers(report, config, routes);
     auth(report, config, routes);
@@ -591,6 +592,38 @@ fn priorities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if !backends.any(|id| config.backends.get(id.0).is_none_or(has_queue)) {
             let what = "`priority` has no effect: requests of this route never wait for a connection";
             report.warning(draft.span, what, "give the servers of its backend `max_connections`, or remove `priority`");
+        }
+    }
+}
+
+/// Second attempts that no request would have made.
+fn hedges(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let steps = &draft.route.steps;
+        let (Some(hedge), Action::Backend(first)) = (steps.hedge, &draft.route.action) else { continue };
+        let all = std::iter::once(*first).chain(steps.other_backends());
+        let backends: Vec<&Backend> = all.filter_map(|id| config.backends.get(id.0)).collect();
+        let is_other = |backend: &Backend| matches!(backend.protocol, ServerProtocol::FastCgi | ServerProtocol::Http10);
+        let attempts = |backend: &Backend| {
+            let own = steps.retries.as_ref().and_then(|retries| retries.attempts);
+            let budget = &backend.retry_budget;
+            let is_paid = budget.share.hundredths() > 0 || budget.min_per_second > 0;
+            if is_paid { own.unwrap_or(backend.retries) } else { 0 }
+        };
+        let first_byte = |backend: &Backend| steps.timeouts.first_byte.unwrap_or(backend.timeouts.first_byte);
+        if let Some(backend) = backends.iter().find(|backend| is_other(backend)) {
+            let name = shown(&backend.name);
+            let what = format!("`hedge` asks twice in HTTP/1.1 or HTTP/2, and [backend.{name}] has another `protocol`");
+            report.error(draft.span, what, "remove it, or give the route a backend whose servers speak one of these");
+        } else if backends.iter().all(|backend| attempts(backend) == 0) {
+            let what = "`hedge` has no effect: a second attempt is one of the repeats, and `retries` allows none";
+            report.error(draft.span, what, "allow `retries` and their `budget`, or remove `hedge`");
+        } else if backends.iter().all(|backend| hedge.after >= first_byte(backend)) {
+            let what = "`hedge.after` is not shorter than `first_byte`, which ends the attempt before";
+            report.error(draft.span, what, "shorten `after`, or lengthen `timeouts.first_byte`");
+        } else if backends.iter().all(|backend| backend.servers.len() < 2) {
+            let what = "`hedge` has no effect: there is one server, and a second attempt goes to another";
+            report.warning(draft.span, what, "add a server to the backend, or remove `hedge`");
         }
     }
 }

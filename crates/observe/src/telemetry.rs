@@ -33,7 +33,7 @@ use propylon_policy::admission::Refusal;
 use propylon_policy::dispatch::Reason as DispatchReason;
 
 pub use acme::AcmeMetrics;
-pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
+pub use backend::{BackendMetrics, HedgeMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use bodies::BodyMetrics;

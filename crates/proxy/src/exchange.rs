@@ -3,6 +3,7 @@
 
 mod answers;
 mod attempt;
+mod blame;
 mod change;
 mod fastcgi;
 mod grpc_web;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +55,8 @@ pub struct Taken {
     pub config: Rc<Kept>,
     /// Index of the request's listener; `None` where the configuration does not have it any more.
     pub listener: Option<usize>,
+    /// Rings when the server is late that has the request, where its route is hedged.
+    pub alarm: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// A configuration that requests keep while their steps are taken. An `Rc` of it is a count of the core's own, where the
@@ -149,6 +152,20 @@ impl Request {
     pub fn millis_left(&self) -> Option<u64> {
         let limit = self.steps.as_deref()?.time_limit?;
         Some(limit.saturating_sub(self.started.elapsed()).as_micros().div_ceil(1_000) as u64)
+    }
+
+    /// Whether its route has such a status met with another attempt.
+    pub fn is_asked_again(&self, status: u16) -> bool {
+        let rules = self.steps.as_deref().and_then(|steps| steps.retries.as_ref());
+        rules.is_some_and(|rules| rules.takes_status(status))
+    }
+
+    /// Ends the wait after which its server is late.
+    #[cold]
+    pub fn silence_alarm(&mut self) {
+        if let Some(taken) = &mut self.steps {
+            taken.alarm = None;
+        }
     }
 
     /// Longest body that it may have, in bytes; `None` where its route sets no limit.

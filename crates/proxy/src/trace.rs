@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime};
 use propylon_config::{TraceTrust, Tracing};
 use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
+use propylon_sys::Address;
 
 pub use self::outbox::{Inlet, Outbox, SHEET_SPANS, SPANS_WAITING_MAX};
 pub use self::target::Target;
@@ -90,6 +91,15 @@ pub struct Recording {
 pub struct Attempt {
     pub span: SpanId,
     pub began: Instant,
+    /// Connection of one that was made beside another, and whether that had served before.
+    pub rival: Option<(Reached, bool)>,
+}
+
+/// Connection that an attempt was made on.
+#[derive(Clone, Copy)]
+pub struct Reached {
+    pub peer: Address,
+    pub is_http2: bool,
 }
 
 impl Ids {
@@ -251,7 +261,7 @@ impl Trace {
 /// The next attempt at a server begins: what the server does is below it.
 pub fn begin_attempt(trace: &mut Trace, tracer: Option<&mut Tracer>, now: Instant) {
     if let (Trace::Recorded(recording), Some(tracer)) = (trace, tracer) {
-        recording.attempt = Some(Attempt { span: tracer.ids.span(), began: now });
+        recording.attempt = Some(Attempt { span: tracer.ids.span(), began: now, rival: None });
     }
 }
 

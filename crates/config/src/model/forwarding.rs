@@ -136,6 +136,14 @@ impl Serialize for RetryOn {
     }
 }
 
+/// Second attempts beside a first that is late: `hedge` of `[[route]]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Hedge {
+    /// Time after which a server that has not answered is late.
+    #[serde(serialize_with = "shown::written")]
+    pub after: Duration,
+}
+
 /// Copies of a route's requests for another backend, whose responses are thrown away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    Auth, BackendId, Buffer, Compress, Cors, Errors, Limit, Mirror, Priority, RequestChanges, ResponseChanges, Retries,
-    RouteTimeouts, SecurityHeaders, Split,
+    Auth, BackendId, Buffer, Compress, Cors, Errors, Hedge, Limit, Mirror, Priority, RequestChanges, ResponseChanges,
+    Retries, RouteTimeouts, SecurityHeaders, Split,
 };
 
 /// Steps of a route. Default none: its requests cost nothing more.
@@ -42,6 +42,9 @@ pub struct Steps {
     pub timeouts: RouteTimeouts,
     /// Repeats in place of the backend's. Absent: as the backend has it.
     pub retries: Option<Retries>,
+    /// Second attempts beside a first that is late. Absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<Hedge>,
     /// Priority where requests wait for a connection to a server. Default normal.
     #[serde(skip_serializing_if = "is_default")]
     pub priority: Priority,

@@ -1,5 +1,5 @@
 //! Steps of `[[route]]` about where its requests go: `backend` as a list, `sticky`, `fallback`, `timeouts`, `retries`,
-//! `priority`, `buffer`, `mirror`.
+//! `hedge`, `priority`, `buffer`, `mirror`.
 
 use std::ops::RangeInclusive;
 
@@ -8,8 +8,8 @@ use super::{balance, sticky};
 use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
-    At, BackendId, BodyBounds, Buffer, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky, Split,
-    Sticky,
+    At, BackendId, BodyBounds, Buffer, Hedge, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky,
+    Split, Sticky,
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
@@ -241,6 +241,15 @@ pub(super) fn retries(section: &mut Section<'_, '_>) -> Option<Retries> {
     })
 }
 
+/// Reads `hedge`.
+pub(super) fn hedge(section: &mut Section<'_, '_>) -> Option<Hedge> {
+    let mut table = section.table("hedge")?;
+    table.require("after", "add after = \"50ms\", or how long a good response takes at most");
+    let after = table.duration("after", up_to(HOUR));
+    table.close();
+    Some(Hedge { after: after?.value })
+}
+
 fn retry_on(table: &mut Section<'_, '_>) -> Option<RetryOn> {
     let report = table.report;
     let words = ["connect", "reset", "timeout"];
@@ -318,7 +327,7 @@ fn percent(table: &mut Section<'_, '_>) -> Option<u32> {
 
 /// Says which key of a route needs a backend, where it has none.
 pub(super) fn without_backend(section: &mut Section<'_, '_>) {
-    for key in ["sticky", "fallback", "timeouts", "retries", "priority", "buffer", "throttle", "mirror"] {
+    for key in ["sticky", "fallback", "timeouts", "retries", "hedge", "priority", "buffer", "throttle", "mirror"] {
         let Some(Entry { key_span, .. }) = section.entry(key) else { continue };
         let what = format!("`{key}` is about a backend, and this route has none");
         section.report.error(*key_span, what, "remove it, or give the route a `backend`");

@@ -39,6 +39,7 @@ pub(crate) fn steps(
         mirror: forwarding::mirror(context, section, &own),
         timeouts: forwarding::timeouts(section),
         retries: forwarding::retries(section),
+        hedge: forwarding::hedge(section),
         priority: forwarding::priority(section),
         buffer: forwarding::buffer(section),
         throttle: throttle(section).filter(|throttle| !is_of_calls(section, throttle)),

@@ -33,11 +33,25 @@ pub struct BackendMetrics {
     pub unusual_picks: ByReason,
     /// Copies of requests, by what became of them.
     pub mirrored: ByReason,
+    pub hedges: HedgeMetrics,
     pub faults: ByFault,
     /// Responses of its servers by status, whether or not they came to their end.
     pub responses: ByStatus,
     pub connect_duration: Histogram,
     pub first_byte_duration: Histogram,
+}
+
+/// Second attempts beside a first that was late, by which of the two has answered.
+pub struct HedgeMetrics {
+    pub first: Counter,
+    pub second: Counter,
+    pub neither: Counter,
+}
+
+fn hedge_metrics(r: &mut Registry, label: (&str, &str)) -> HedgeMetrics {
+    let help = "Second attempts made beside a first that was late, by which of the two has answered.";
+    let mut of = |result| r.counter("propylon_hedges_total", help, &[label, ("result", result)]);
+    HedgeMetrics { first: of("first"), second: of("second"), neither: of("neither") }
 }
 
 pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
@@ -108,6 +122,7 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             label,
             MIRROR_OUTCOMES,
         ),
+        hedges: hedge_metrics(r, label),
         panic: r.gauge(
             "propylon_backend_panic",
             "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",

@@ -578,6 +578,9 @@ impl Explanation<'_> {
         if let Some(retries) = &steps.retries {
             line("retries", &json!(retries).to_string());
         }
+        if let Some(hedge) = &steps.hedge {
+            line("hedge", &json!(hedge).to_string());
+        }
     }
 
     fn describe_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
@@ -734,6 +737,7 @@ impl Explanation<'_> {
             "fallback",
             "timeouts",
             "retries",
+            "hedge",
             "body_limit",
             "throttle",
             "mirror",

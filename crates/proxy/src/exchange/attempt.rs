@@ -21,8 +21,9 @@ use propylon_steps::sticky::CookieTarget;
 
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
+use crate::exchange::blame::Cause;
 use crate::exchange::http10;
-use crate::exchange::record::{self, AttemptRecord, Reached};
+use crate::exchange::record::{self, AttemptRecord};
 use crate::exchange::transfer::{Ended, Parts, Rest, Transfer, Upload, held};
 use crate::exchange::tunnel;
 use crate::fault::{Attempt, Repeatable};
@@ -33,10 +34,7 @@ use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
 use crate::upstream::checkout::{self, Client, Refusal, RetryState, Traits, UpstreamStream, streams};
 use crate::upstream::connection::Permit;
-use crate::upstream::terms::Checkout;
-
-/// Attempts of one request that may be cut off so before they count.
-const CUT_OFF_REPEATS_MAX: u8 = 4;
+use crate::upstream::terms::{Checkout, Special};
 
 /// Forwards a request to one of a backend's servers and streams the answer.
 pub async fn forward(
@@ -68,9 +66,9 @@ pub async fn forward(
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return forwarding.refuse(client, request, &refusal),
             Ok(server_stream) => {
-                record.connection = Some(reached(&server_stream));
+                record.connection = Some(record::reached(&server_stream));
                 let Forwarding { upload, retry_state, .. } = &mut forwarding;
-                let parts = Parts { client: client.reborrow(), request, upload, in_flight: retry_state.turn.as_ref() };
+                let parts = Parts { client: client.reborrow(), request, upload, retry_state };
                 let after = match Transfer::run(parts, snapshot, backend, server_stream).await {
                     Ended::Failed(failed, permit) => Err((failed, permit)),
                     Ended::Over(after) => Ok(note_outcome(client, request, backend, after)),
@@ -251,7 +249,7 @@ impl<'s> Forwarding<'s> {
     ) -> Result<UpstreamStream, Refusal> {
         http10::prepare(client, request, &mut self.upload).await?;
         let is_slowed = request.steps.as_deref().is_some_and(|steps| steps.throttle.is_some());
-        match self.backend.terms.is_timed || is_slowed {
+        match self.backend.terms.special != Special::None || is_slowed {
             true => self.checkout_in_time(client, request, traits).await,
             false => checkout::checkout(client, &mut request.note, self.backend, traits, &mut self.retry_state).await,
         }
@@ -306,38 +304,16 @@ impl<'s> Forwarding<'s> {
         let metrics = backend.metrics();
         let retries = backend.terms.retries;
         let server = request.note.server.unwrap_or(0);
-        core.metrics.increment(metrics.faults.of(failed.fault));
         request.note.fault = Some(failed.fault);
-        if failed.fault == Fault::RetriedStatus {
-            core.metrics.increment(metrics.responses.of(request.response.status));
-        }
-        // A connection that had served before and breaks before it answers: its server has closed it while it was idle,
-        // or while our request was on its way. The repeat is on a new one, so there is one of these at most. Over
-        // HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
-        let stale = request.note.reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
-        // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients
-        // like.
-        let cut_off = failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
-        // A shortage on this machine is no fault of the server, nor is a faulty request.
-        let is_servers = failed.fault.blame() == Blame::Server;
+        request.silence_alarm();
+        let cause = Cause::of(&failed, request.note.reused, retry_state);
         if let Some(turn) = &retry_state.turn {
-            match stale || cut_off {
-                true => turn.stale(),
-                false if is_servers => turn.failed(),
-                false => {}
-            }
+            cause.tell(&failed, turn);
         }
-        if cut_off {
-            retry_state.cut_off += 1;
-        } else if stale {
-            core.metrics.increment(backend.server_metrics(server).stale);
-            retry_state.fresh = true;
+        cause.count(&failed, (backend, server), request.response.status, retry_state);
+        let (stale, cut_off) = (cause == Cause::Stale, cause == Cause::CutOff);
+        if stale {
             retry_state.kept = permit.map(|permit| (server, permit));
-        } else {
-            retry_state.failed(server);
-            if is_servers {
-                core.metrics.increment(backend.server_metrics(server).failures);
-            }
         }
         let (failed, is_taken) = by_rules(request, failed);
         let may_repeat = may_repeat(request, upload, &failed) && (is_taken || stale || cut_off);
@@ -374,15 +350,6 @@ async fn gone(client: &mut ClientSide<'_>) -> Option<Fault> {
         Poll::Pending => Poll::Ready(client.has_gone()),
     })
     .await
-}
-
-pub(super) fn reached(server_stream: &UpstreamStream) -> Reached {
-    match server_stream {
-        UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {
-            Reached { peer: connection.remote.address, is_http2: false }
-        }
-        UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
-    }
 }
 
 /// One of the requests that are at a backend.

@@ -17,7 +17,7 @@ use propylon_http::h2;
 use propylon_identity::{Forward, Question};
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 
-use super::attempt::{InProgress, reached, withhold_fields};
+use super::attempt::{InProgress, withhold_fields};
 use super::heads;
 use super::record::{self, AttemptRecord};
 use super::transfer::{Http1, Http2, Stop, Upstream, see_out};
@@ -124,7 +124,7 @@ impl Asking<'_> {
         let mut record = AttemptRecord { connection: None, fault: None, reused: self.own.note.reused };
         let answer = match checked_out {
             Ok(server_stream) => {
-                record.connection = Some(reached(&server_stream));
+                record.connection = Some(record::reached(&server_stream));
                 self.exchange(client, snapshot, server_stream).await
             }
             Err(Refusal::Failed(failed)) => Err(Why::Failed(failed)),

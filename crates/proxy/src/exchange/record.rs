@@ -14,8 +14,9 @@ use crate::client::side::ClientSide;
 use crate::core::Core;
 use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
-use crate::trace::{Attribute, Kind, Recording, Span, Trace, Value};
+use crate::trace::{Attribute, Kind, Reached, Recording, Span, Trace, Value};
 use crate::upstream::backend::Backend;
+use crate::upstream::checkout::UpstreamStream;
 
 /// How an attempt went.
 pub struct AttemptRecord {
@@ -26,25 +27,42 @@ pub struct AttemptRecord {
     pub reused: bool,
 }
 
-/// Connection that an attempt was made on.
-#[derive(Clone, Copy)]
-pub struct Reached {
-    pub peer: Address,
-    pub is_http2: bool,
+pub fn reached(server_stream: &UpstreamStream) -> Reached {
+    match server_stream {
+        UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {
+            Reached { peer: connection.remote.address, is_http2: false }
+        }
+        UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
+    }
 }
 
 /// An attempt at a server has ended.
 pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecord) {
+    if let Trace::Recorded(_) = request.trace {
+        end(request, backend, went, request.response.status);
+    }
+}
+
+/// An attempt has been cancelled, since another one has answered.
+pub fn end_cancelled(request: &mut Request, backend: &Backend, (connection, reused): (Option<Reached>, bool)) {
+    end(request, backend, &AttemptRecord { connection, fault: None, reused }, 0);
+}
+
+fn end(request: &mut Request, backend: &Backend, went: &AttemptRecord, status: u16) {
     let Trace::Recorded(recording) = &mut request.trace else { return };
     let Some(attempt) = recording.attempt.take() else { return };
     let note = &request.note;
+    let (connection, reused) = match attempt.rival {
+        Some((reached, reused)) => (Some(reached), reused),
+        None => (went.connection, went.reused),
+    };
     let config = backend.config();
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let mut attributes = Vec::with_capacity(12);
     let method = write_method(&request.head, &request.text, &mut attributes);
     let server = note.server.and_then(|server| config.servers.get(server));
     if let Some(server) = server {
-        write_server(&server.address, went.connection.and_then(|reached| reached.peer.ip()), &mut attributes);
+        write_server(&server.address, connection.and_then(|reached| reached.peer.ip()), &mut attributes);
     }
     let host = match request.head.host.bytes(&request.text) {
         [] => note.server.map_or("", |server| backend.servers[server].label.as_str()).as_bytes(),
@@ -52,7 +70,7 @@ pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecor
     };
     let url = [scheme.as_bytes(), b"://", host, request.head.path(&request.text)].concat();
     attributes.push(("url.full", Value::of(&url)));
-    if let Some(reached) = went.connection {
+    if let Some(reached) = connection {
         match reached.peer {
             Address::Ip(peer) => {
                 attributes.push(("network.peer.address", Value::Text(peer.ip().to_canonical().to_string())));
@@ -65,13 +83,12 @@ pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecor
         }
         let version = if reached.is_http2 { "2" } else { "1.1" };
         attributes.push(("network.protocol.version", Value::Word(version)));
-        attributes.push(("propylon.connection.reused", Value::Is(went.reused)));
+        attributes.push(("propylon.connection.reused", Value::Is(reused)));
     }
     if note.attempts > 1 {
         attributes.push(("http.request.resend_count", Value::Number(i64::from(note.attempts) - 1)));
     }
     attributes.push(("propylon.backend", Value::Text(config.name.clone())));
-    let status = request.response.status;
     // Before its last head a response has no status, or that of an interim one.
     let status =
         (status >= 200 || status == 101).then_some(status).filter(|_| went.fault.is_none() || note.status != 0);

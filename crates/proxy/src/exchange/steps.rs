@@ -40,6 +40,7 @@ pub async fn take(
         steps: Rc::clone(steps),
         config: Rc::clone(&snapshot.config),
         listener: snapshot.index_of(client.listener()),
+        alarm: None,
     });
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));

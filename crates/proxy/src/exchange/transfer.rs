@@ -14,6 +14,7 @@ pub mod held;
 mod http1_pair;
 mod limits;
 mod progress;
+mod race;
 mod splice;
 mod splice_chunks;
 mod stop;
@@ -59,11 +60,11 @@ use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
-use crate::upstream::checkout::{Client, UpstreamStream};
+use crate::upstream::checkout::{Client, RetryState, UpstreamStream};
 use crate::upstream::closing;
 use crate::upstream::connect::{check_in, log_tls_failure};
 use crate::upstream::connection::{Permit, ServerConnection};
-use crate::upstream::in_flight::InFlight;
+use crate::upstream::terms::Special;
 use crate::websocket;
 
 /// A body at least this long is moved in large pieces from its start.
@@ -112,7 +113,8 @@ pub struct Parts<'a> {
     pub client: ClientSide<'a>,
     pub request: &'a mut Request,
     pub upload: &'a mut Upload,
-    pub in_flight: Option<&'a InFlight>,
+    /// State of the request over its attempts, with its time at its server.
+    pub retry_state: &'a mut RetryState,
 }
 
 pub struct Transfer<'a> {
@@ -134,8 +136,14 @@ impl<'a> Transfer<'a> {
             Err(failed) => return Ended::Failed(failed, None),
         };
         let mut transfer = Transfer::new(parts, snapshot, backend, opened);
-        let head_began = Instant::now();
-        let ended = match poll_fn(|context| transfer.poll_head(context)).await {
+        let mut head_began = Instant::now();
+        let head = match poll_fn(|context| transfer.poll_head(context)).await {
+            Err(_) if transfer.progress.limits.special == Special::Late => {
+                Box::pin(race::run(&mut transfer, snapshot, backend, &mut head_began)).await
+            }
+            head => head,
+        };
+        let ended = match head {
             Err(stop) => transfer.fail(stop),
             Ok(()) => {
                 transfer.progress.note_head(head_began.elapsed().as_micros() as u64, backend);
@@ -174,7 +182,7 @@ impl<'a> Transfer<'a> {
     /// Inlined with what it calls, so that a transfer is built where it stays.
     #[inline(always)]
     fn new(parts: Parts<'a>, snapshot: &'a CoreSnapshot, backend: &'a Rc<Backend>, opened: Opened) -> Transfer<'a> {
-        let Parts { client, request, upload, in_flight } = parts;
+        let Parts { client, request, upload, retry_state } = parts;
         let handle = Rc::clone(client.listener());
         let listener = snapshot.listener(&handle);
         let terms = &backend.terms;
@@ -192,7 +200,7 @@ impl<'a> Transfer<'a> {
             backend,
             request,
             upload,
-            in_flight,
+            retry_state,
             sending: if empty { Sending::End } else { Sending::Body },
             sent: false,
             sent_any: false,
@@ -212,7 +220,7 @@ impl<'a> Transfer<'a> {
                 download: DirectionLimit::new(min_rate),
                 first_byte: terms.first_byte,
                 body: terms.body,
-                is_special: terms.is_timed,
+                special: terms.special,
                 tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
             },
             download_first: false,
@@ -361,11 +369,19 @@ impl<'a> Transfer<'a> {
                 return Poll::Pending;
             };
             head?;
-            match progress.request.response.status {
-                200..500 => return Poll::Ready(self.check_switch()),
-                101 | 500.. => return Poll::Ready(self.check_switch().and_then(|()| self.check_status())),
-                _ => self.pass_informational()?,
+            if let Some(last) = self.take_head()? {
+                return Poll::Ready(last);
             }
+        }
+    }
+
+    /// Checks a head that has come, if it is the last; hands an interim one on.
+    #[inline(always)]
+    fn take_head(&mut self) -> Result<Option<Result<(), Stop>>, Stop> {
+        match self.progress.request.response.status {
+            200..500 => Ok(Some(self.check_switch())),
+            101 | 500.. => Ok(Some(self.check_switch().and_then(|()| self.check_status()))),
+            _ => self.pass_informational().map(|()| None),
         }
     }
 
@@ -393,9 +409,7 @@ impl<'a> Transfer<'a> {
     /// of the request can be sent again.
     fn check_status(&self) -> Result<(), Stop> {
         let Progress { request, upload, backend, .. } = &self.progress;
-        let status = request.response.status;
-        let rules = request.steps.as_deref().and_then(|steps| steps.retries.as_ref());
-        let is_meant = rules.is_some_and(|rules| rules.takes_status(status)) && request.head.method.is_idempotent();
+        let is_meant = request.is_asked_again(request.response.status) && request.head.method.is_idempotent();
         if !is_meant || !upload.is_untouched() || request.note.attempts > backend.terms.retries {
             return Ok(());
         }
@@ -630,9 +644,15 @@ impl<'a> Transfer<'a> {
             progress.limits.excuse_client(now);
         }
         let phase = Phase { has_head: progress.request.note.has_head(), sent: progress.sent };
-        let next = match progress.limits.is_special {
-            false => progress.limits.next(now, phase),
-            true => progress.next_special_limit(now, phase),
+        let next = match progress.limits.special {
+            Special::None => progress.limits.next(now, phase),
+            special => {
+                if special == Special::Hedged && progress.is_late(context) {
+                    progress.limits.special = Special::Late;
+                    return Poll::Ready(Err(server_fault(Fault::FirstByteTimeout)));
+                }
+                progress.next_special_limit(now, phase)
+            }
         };
         match next {
             Ok(due) => {

@@ -9,7 +9,7 @@ use propylon_steps::Steps;
 use propylon_steps::split::Split;
 
 use crate::upstream::backend::Backend;
-use crate::upstream::terms::{Checkout, RequestTerms};
+use crate::upstream::terms::{Checkout, RequestTerms, Special};
 
 /// The backends that a route leads to, each on the route's terms; none where those are the backends' own.
 pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Backend>> {
@@ -24,7 +24,8 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
     };
     let is_slowed = steps.throttle.is_some_and(|throttle| throttle.upload.is_some());
     let is_plain = *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && !is_slowed;
-    if is_plain && priority == Priority::Normal {
+    let hedge = route.steps.hedge;
+    if is_plain && priority == Priority::Normal && hedge.is_none() {
         return Vec::new();
     }
     let mut ids = vec![*first];
@@ -42,7 +43,12 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             body: or_own(timeouts.body, own.body),
             retries: attempts.unwrap_or(own.retries),
             priority,
-            is_timed: timeouts.request.is_some(),
+            special: match (hedge, timeouts.request) {
+                (Some(_), _) => Special::Hedged,
+                (None, Some(_)) => Special::Timed,
+                (None, None) => Special::None,
+            },
+            hedge_after: or_own(hedge.map(|hedge| hedge.after), own.hedge_after),
             checkout: match own.checkout {
                 // Made ready for its servers first, and then within its limit.
                 Checkout::Http10 => Checkout::Http10,

@@ -1,6 +1,7 @@
 //! Checkout of a connection for a request or a relay: the pick of a server, its connection, and the queue while all
 //! servers are full.
 
+pub mod rival;
 pub mod streams;
 
 use std::future::{Future, poll_fn};

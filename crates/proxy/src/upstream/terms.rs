@@ -17,13 +17,27 @@ pub struct RequestTerms {
     pub retries: u32,
     /// How much it matters in the backend's queue.
     pub priority: Priority,
-    /// Whether the whole request has a limit.
-    pub is_timed: bool,
+    /// Limits beside those of the server's and the client's steps.
+    pub special: Special,
+    /// Milliseconds after which a request that is [`Special::Hedged`] has a second attempt made beside its first.
+    pub hedge_after: u64,
     pub checkout: Checkout,
     /// Whether a response may set a cookie for the client to come back by.
     pub sets_cookie: bool,
     /// Cookies of the route's side, where it keeps clients to sides.
     pub side: Option<Rc<SideCookies>>,
+}
+
+/// Limits of a transfer beside those of its two sides' steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    None,
+    /// The whole request has one, perhaps, or it is a tunnel.
+    Timed,
+    /// As [`Special::Timed`], and a second attempt is made where the first is late.
+    Hedged,
+    /// The first attempt is late.
+    Late,
 }
 
 /// Ways to a connection.
@@ -56,7 +70,8 @@ impl RequestTerms {
             body: millis(timeouts.body),
             retries: backend.retries,
             priority: Priority::Normal,
-            is_timed: false,
+            special: Special::None,
+            hedge_after: u64::MAX,
             checkout: match (backend.protocol, has_streams) {
                 (config::ServerProtocol::FastCgi, _) => Checkout::FastCgi,
                 (config::ServerProtocol::Http10, _) => Checkout::Http10,

@@ -8,6 +8,7 @@ use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 use super::stop::{Stop, server_fault};
 use crate::core::Core;
+use crate::upstream::terms::Special;
 
 /// The side that is being waited for, and since when.
 #[derive(Clone, Copy)]
@@ -46,8 +47,8 @@ pub struct Limits {
     pub first_byte: u64,
     pub body: u64,
     pub tunnel_idle: u64,
-    /// Other limits than these: of a tunnel, or of the whole request.
-    pub is_special: bool,
+    /// Other limits than these: of a tunnel, of the whole request, or of the wait before a second attempt.
+    pub special: Special,
 }
 
 /// How far a transfer has come, as far as limits depend on it.
@@ -130,7 +131,7 @@ impl Limits {
     pub fn begin_tunnel(&mut self) {
         let idle = MinRateTimeout::new(Duration::from_millis(self.tunnel_idle), 0);
         (self.upload.min_rate, self.download.min_rate) = (idle, idle);
-        self.is_special = true;
+        self.special = Special::Timed;
     }
 
     /// Begins waits for the client anew: it is not heard for now.

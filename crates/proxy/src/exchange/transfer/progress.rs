@@ -1,10 +1,11 @@
 //! The request of a transfer, and how far it and its response have come.
 
 use std::rc::Rc;
-use std::task::Poll;
-use std::time::Instant;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use propylon_http::fault::Fault;
+use propylon_net::alarms::sleep;
 use propylon_net::buffer::Buffer;
 use propylon_net::pace::Pace;
 use propylon_observe::telemetry::Wait;
@@ -17,7 +18,7 @@ use crate::core::Core;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::Request;
 use crate::upstream::backend::Backend;
-use crate::upstream::in_flight::InFlight;
+use crate::upstream::checkout::RetryState;
 
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
 pub const PIECE_BYTES: usize = 16 * 1024;
@@ -36,7 +37,8 @@ pub struct Progress<'a> {
     pub upload: &'a mut Upload,
     pub core: Rc<Core>,
     pub backend: &'a Backend,
-    pub in_flight: Option<&'a InFlight>,
+    /// State of the request over its attempts, with its time at its server.
+    pub retry_state: &'a mut RetryState,
     pub sending: Sending,
     /// The request has been sent whole.
     pub sent: bool,
@@ -102,6 +104,19 @@ impl Progress<'_> {
         }
     }
 
+    /// Whether the server is late, so that a second attempt is to be made; never where none may be any more. The alarm
+    /// is to the millisecond: the ticks of the wheel of deadlines are longer than most of these waits.
+    #[cold]
+    pub fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(taken) = &mut self.request.steps else { return false };
+        if self.request.note.has_head() || self.answered || self.informational > 0 {
+            taken.alarm = None;
+            return false;
+        }
+        let after = Duration::from_millis(self.backend.terms.hedge_after);
+        self.sent && taken.alarm.get_or_insert_with(|| Box::pin(sleep(after))).as_mut().poll(context).is_ready()
+    }
+
     /// Takes note of bytes that have been written to the server, and of what has come of it.
     #[inline(always)]
     pub fn note_sent(&mut self, written: Written, sent: Poll<Result<(), ()>>) -> Poll<Result<(), Stop>> {
@@ -137,8 +152,8 @@ impl Progress<'_> {
         // An answer that has begun is owed no more.
         if !self.tunnel && !self.request.note.has_head() {
             self.sent_at = (!self.upload.is_whole()).then(Instant::now);
-            if let Some(in_flight) = self.in_flight {
-                in_flight.sent();
+            if let Some(turn) = &self.retry_state.turn {
+                turn.sent();
             }
         }
         self.limits.upload.clear();
@@ -156,8 +171,8 @@ impl Progress<'_> {
         // How long a client took to send its request is not the server's doing.
         let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64).unwrap_or(micros);
         self.core.metrics.observe(metrics.first_byte_duration, since_sent);
-        if let Some(in_flight) = self.in_flight {
-            in_flight.answered(self.request.response.status, since_sent);
+        if let Some(turn) = &self.retry_state.turn {
+            turn.answered(self.request.response.status, since_sent);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::client::side::ClientSide;
 use crate::exchange::transfer::body::Download;
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::services::Services;
+use crate::trace::Reached;
 
 pub enum Upstream {
     Http1(Http1),
@@ -30,6 +31,15 @@ pub enum Upstream {
 }
 
 impl Upstream {
+    /// Connection that it is on.
+    pub fn reached(&self) -> Reached {
+        match self {
+            Upstream::Http1(Http1 { connection, .. }) => Reached { peer: connection.remote.address, is_http2: false },
+            Upstream::FastCgi(fastcgi) => Reached { peer: fastcgi.connection.remote.address, is_http2: false },
+            Upstream::Http2(http2) => Reached { peer: http2.peer(), is_http2: true },
+        }
+    }
+
     /// Sends what is staged. Returns what has been written since the last call; ready when nothing is left.
     pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Services>) -> (Written, Poll<Result<(), ()>>) {
         match self {

@@ -100,7 +100,7 @@ pub async fn checkout(
 
 impl UpstreamStream {
     /// Whether the connection has carried another request.
-    fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         match self {
             UpstreamStream::Stream(permit) => permit.slot.link.requests() > 1,
             UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => connection.requests > 1,
@@ -160,7 +160,7 @@ async fn choose(
 }
 
 /// A place that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
-fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<UpstreamStream> {
+pub(super) fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<UpstreamStream> {
     let pool = &backend.state.pool;
     if let Some(stream) = pool.stream(&backend.services, server) {
         return Some(UpstreamStream::Stream(stream));
@@ -294,7 +294,7 @@ fn others(backend: &Rc<Backend>, server: usize, retry_state: &RetryState) -> Box
 }
 
 /// Begins the connections that those who wait have need of, as far as there may be more.
-fn begin_connections(backend: &Rc<Backend>, server: usize, limiter: &Arc<ServerLimiter>) {
+pub(super) fn begin_connections(backend: &Rc<Backend>, server: usize, limiter: &Arc<ServerLimiter>) {
     let h2_pool: &H2Pool = &backend.state.pool.h2_pools[server];
     while h2_pool.wants_connection(backend.services.timers.now()) && limiter.try_take(server) {
         let permit = Permit::taken(limiter, server);

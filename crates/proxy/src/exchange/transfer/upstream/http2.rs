@@ -8,6 +8,7 @@ use propylon_http::h1::{Asked, RequestBody, RequestHead, ResponseBody, ResponseH
 use propylon_http::h2::hpack::BlockWriter;
 use propylon_http::h2::{Reason, Reset, ResponseReader};
 use propylon_net::buffer::Buffer;
+use propylon_sys::Address;
 
 use super::part::{Part, RESPONSE_LIMITS, Written, bad_head};
 use crate::client::h2_connection::ClientH2Connection;
@@ -80,6 +81,10 @@ impl Http2 {
 
     fn connection(&self) -> &H2Connection {
         &self.slot.link
+    }
+
+    pub fn peer(&self) -> Address {
+        self.connection().peer()
     }
 
     pub fn stage(&mut self, piece: Buffer) {

@@ -1,0 +1,100 @@
+//! Causes of failed attempts: what they say about their servers, and how they count.
+
+use propylon_http::fault::{Blame, Fault};
+
+use crate::fault::{Attempt, Repeatable};
+use crate::upstream::backend::Backend;
+use crate::upstream::checkout::RetryState;
+use crate::upstream::in_flight::InFlight;
+
+/// Attempts of one request that may be cut off so before they count.
+const CUT_OFF_REPEATS_MAX: u8 = 4;
+
+/// Cause of a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
+    CutOff,
+    /// A connection that had served before broke before it answered: its server has closed it while it was idle, or
+    /// while our request was on its way. The repeat is on a new one, so there is one of these at most. Over HTTP/2,
+    /// where the repeat may be on the same one, a second time is a failure like any other.
+    Stale,
+    Failure,
+}
+
+impl Cause {
+    /// `reused`: the attempt was on a connection that had served before.
+    pub fn of(failed: &Attempt, reused: bool, retry_state: &RetryState) -> Cause {
+        if failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX {
+            return Cause::CutOff;
+        }
+        let is_stale = reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
+        if is_stale { Cause::Stale } else { Cause::Failure }
+    }
+
+    /// Tells the balancer. A shortage on this machine is no fault of the server, nor is a faulty request.
+    pub fn tell(self, failed: &Attempt, turn: &InFlight) {
+        match self {
+            Cause::CutOff | Cause::Stale => turn.stale(),
+            Cause::Failure if failed.fault.blame() == Blame::Server => turn.failed(),
+            Cause::Failure => {}
+        }
+    }
+
+    /// Counts the attempt at this server, whose response had this status if it had any.
+    pub fn count(
+        self,
+        failed: &Attempt,
+        (backend, server): (&Backend, usize),
+        status: u16,
+        retry_state: &mut RetryState,
+    ) {
+        let (column, metrics) = (&backend.services.metrics, backend.metrics());
+        column.increment(metrics.faults.of(failed.fault));
+        if failed.fault == Fault::RetriedStatus {
+            column.increment(metrics.responses.of(status));
+        }
+        match self {
+            Cause::CutOff => retry_state.cut_off += 1,
+            Cause::Stale => {
+                column.increment(backend.server_metrics(server).stale);
+                retry_state.fresh = true;
+            }
+            Cause::Failure => {
+                retry_state.failed(server);
+                if failed.fault.blame() == Blame::Server {
+                    column.increment(backend.server_metrics(server).failures);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOSED: Attempt = Attempt::new(Fault::ClosedBeforeResponse, Repeatable::Unanswered);
+
+    #[test]
+    fn an_idle_connection_that_breaks_blames_nobody_and_a_new_one_its_server() {
+        let mut retry_state = RetryState::default();
+        assert_eq!(Cause::of(&CLOSED, false, &retry_state), Cause::Failure);
+        assert_eq!(Cause::of(&CLOSED, true, &retry_state), Cause::Stale);
+        let begun = Attempt { repeatable: Repeatable::No, ..CLOSED };
+        assert_eq!(Cause::of(&begun, true, &retry_state), Cause::Failure);
+        retry_state.fresh = true;
+        assert_eq!(Cause::of(&CLOSED, true, &retry_state), Cause::Failure);
+    }
+
+    #[test]
+    fn attempts_that_were_cut_off_count_as_failures_after_so_many() {
+        let cut_off = Attempt::new(Fault::Goaway, Repeatable::Unanswered);
+        let mut retry_state = RetryState::default();
+        for _ in 0..CUT_OFF_REPEATS_MAX {
+            assert_eq!(Cause::of(&cut_off, false, &retry_state), Cause::CutOff);
+            retry_state.cut_off += 1;
+        }
+        assert_eq!(Cause::of(&cut_off, false, &retry_state), Cause::Failure);
+    }
+}
