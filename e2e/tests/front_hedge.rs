@@ -324,7 +324,8 @@ fn an_attempt_that_fails_leaves_the_other_and_where_both_fail_the_client_is_told
     assert_eq!((response.status, response.text().as_str()), (502, "502 Bad Gateway: closed-before-response\n"));
     assert_eq!(engine.logged_path("/both")["attempts"], 2);
     hedges(&engine, [2.0, 2.0, 1.0]);
-    (fails(&engine, &first, 3.0), fails(&engine, &second, 3.0));
+    fails(&engine, &first, 3.0);
+    fails(&engine, &second, 3.0);
     assert_eq!(engine.metric("propylon_retries_total", &[]), 0.0);
     is_settled(&engine, 6.0);
 }
@@ -338,12 +339,14 @@ fn both_servers_are_left_when_the_client_leaves_or_the_time_is_over() {
     client.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
     second.is_asked(1);
     drop(client);
-    (first.is_left(1), second.is_left(1));
+    first.is_left(1);
+    second.is_left(1);
     let mut http2 = Http2::start(&engine);
     http2.get(1, "/reset");
     second.is_asked(2);
     http2.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
-    (first.is_left(2), second.is_left(2));
+    first.is_left(2);
+    second.is_left(2);
     hedges(&engine, [0.0, 0.0, 2.0]);
     is_settled(&engine, 0.0);
     // The first is given up at its limit, and the second has a limit of its own.
@@ -352,12 +355,14 @@ fn both_servers_are_left_when_the_client_leaves_or_the_time_is_over() {
     engine.reload();
     let response = engine.client("plain").get("/late");
     assert_eq!((response.status, response.text().as_str()), (504, "504 Gateway Timeout: first-byte-timeout\n"));
-    (first.is_left(3), second.is_left(3));
+    first.is_left(3);
+    second.is_left(3);
     engine.rewrite(&config(servers, "", "timeouts = { request = \"400ms\" }\nhedge = { after = \"30ms\" }"));
     engine.reload();
     let response = engine.client("plain").get("/whole");
     assert_eq!((response.status, response.text().as_str()), (504, "504 Gateway Timeout: request-timeout\n"));
-    (first.is_left(4), second.is_left(4));
+    first.is_left(4);
+    second.is_left(4);
     hedges(&engine, [0.0, 0.0, 4.0]);
     engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
 }
