@@ -221,6 +221,19 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     Ok(())
 }
 
+/// Whether what a location does begins with another search for a location, by the path that it has made.
+fn looks_again(location: &Directive) -> bool {
+    const STAYS: &[&str] = &["break", "redirect", "permanent"];
+    let is_elsewhere = |to: &str| to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme");
+    let mut rewrites = location.inner().iter().filter(|each| each.name() == "rewrite");
+    rewrites.any(|each| !STAYS.contains(&each.word(3)) && !is_elsewhere(each.word(2)))
+}
+
+/// Whether a location of this server keeps requests out.
+fn is_guarded(place: &Place<'_>, location: &Directive) -> bool {
+    !guard_text(&[location, place.server, place.http]).is_empty()
+}
+
 fn workers(directive: &Directive, plan: &mut Plan) {
     if directive.word(1).parse::<u16>().is_ok_and(|count| count > 0) {
         plan.process.push(("workers".into(), directive.word(1).to_owned()));
@@ -235,9 +248,19 @@ impl Reader<'_> {
     fn notes(&mut self, block: &Directive) {
         for each in block.inner() {
             if each.name() == "include" {
-                const HARMLESS: &[&str] =
-                    &["mime.types", "_params", "modules-enabled", "options-ssl-nginx", "fastcgi.conf", "fastcgi-php"];
-                if !HARMLESS.iter().any(|name| each.word(1).contains(name)) {
+                const HARMLESS: &[&str] = &[
+                    "mime.types",
+                    "fastcgi_params",
+                    "proxy_params",
+                    "scgi_params",
+                    "uwsgi_params",
+                    "options-ssl-nginx.conf",
+                    "fastcgi.conf",
+                    "fastcgi-php.conf",
+                ];
+                let file = each.word(1);
+                let is_harmless = file.rsplit('/').next().is_some_and(|name| HARMLESS.contains(&name));
+                if !is_harmless && !file.contains("modules-enabled") {
                     self.plan.note(each.line, each.text(), "import that file by itself");
                 }
                 continue;
@@ -266,22 +289,24 @@ impl Reader<'_> {
     fn server(&mut self, http: &Directive, server: &Directive) {
         let listens = self.listens(server);
         let mut names: Vec<String> = Vec::new();
+        let mut is_of_others = false;
         for each in server.inner().iter().filter(|each| each.name() == "server_name") {
             for name in each.arguments() {
                 match host(name) {
                     // A name with a dot in front is that name as well.
                     Some(host) => names.extend(name.strip_prefix('.').map(str::to_owned).into_iter().chain([host])),
                     None if name.is_empty() || name == "_" => {}
-                    None => self.plan.note(
-                        each.line,
-                        name,
-                        "it is no host name or `*.` before one: write a route for each host",
-                    ),
+                    None => {
+                        is_of_others = true;
+                        let fix = "it is no host name or `*.` before one: write a route for each host";
+                        self.plan.note(each.line, name, fix);
+                    }
                 }
             }
         }
         let mut hosts: Vec<Option<String>> = names.iter().cloned().map(Some).collect();
-        if hosts.is_empty() || listens.iter().any(|listen| listen.is_default) {
+        // A server of names that cannot be said is not one of all others.
+        if (hosts.is_empty() && !is_of_others) || listens.iter().any(|listen| listen.is_default) {
             hosts.push(None);
         }
         self.tls(http, server, &listens);
@@ -477,6 +502,14 @@ impl Reader<'_> {
             let action = self.asks(each);
             let place = Place { access: &access, changes: &changes, ..*place };
             self.add(&place, location.line, path.clone(), &action);
+            return;
+        }
+        if looks_again(location) && locations::all(place.server).iter().any(|each| is_guarded(place, each)) {
+            let fix =
+                format!("nginx looks for the location of the new path, which others guard: write its route; {CLOSED}");
+            self.plan.note(location.line, location.text(), fix);
+            let place = Place { access: &access, changes: &changes, ..*place };
+            self.add(&place, location.line, path.clone(), &respond(403, ""));
             return;
         }
         if location.find("proxy_pass").is_some() {

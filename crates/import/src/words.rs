@@ -148,7 +148,7 @@ impl<'t> Cutter<'t> {
                 (Some('"' | '\''), '\\') | (None, '\\') if self.end == End::Semicolon => {
                     // A regular expression keeps its own escapes.
                     match characters.next() {
-                        Some((_, next)) if next == '"' || next == '\'' => out.push(next),
+                        Some((_, next)) if ['"', '\'', '\\'].contains(&next) => out.push(next),
                         Some((_, next)) => out.extend(['\\', next]),
                         None => out.push('\\'),
                     }

@@ -111,10 +111,23 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
     all.join("\n")
 }
 
+/// Whether an `if` refuses all requests but some, as by a key in a field or a client's certificate. Others keep some
+/// requests out, and are told of.
+fn lets_in(each: &Directive) -> bool {
+    let is_open =
+        |variable: &str| ["$host", "$http_host", "$request_method"].iter().any(|open| variable.ends_with(open));
+    let refuses =
+        |each: &Directive| each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|code| code >= 400);
+    let condition = each.arguments().join(" ");
+    let variable = condition.split_once(" !").map(|(variable, _)| variable);
+    each.name() == "if" && variable.is_some_and(|variable| !is_open(variable)) && each.inner().iter().any(refuses)
+}
+
 /// Directives that ask who comes: of each kind the innermost holds.
 pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let is_guard = |each: &&Directive| {
-        each.name().starts_with("auth_") && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())
+        let asks = each.name().starts_with("auth_");
+        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || lets_in(each)
     };
     let mut seen: Vec<&str> = Vec::new();
     let mut found = Vec::new();

@@ -168,7 +168,7 @@ impl Reader<'_> {
     pub(super) fn path_changes(&mut self, location: &Directive, changes: &mut Changes) {
         const FIX: &str = "write what becomes of the path as `request.path` of its route";
         for each in location.inner().iter().filter(|each| each.name() == "rewrite") {
-            let is_path = ["break", ""].contains(&each.word(3)) && each.word(2).starts_with('/');
+            let is_path = each.word(3) == "break" && each.word(2).starts_with('/');
             let to = groups(each.word(2), '$').filter(|_| is_path);
             if to.is_none_or(|to| changes.path_regex(&whole(each.word(1)), &to).is_err()) {
                 self.plan.note(each.line, each.text(), FIX);

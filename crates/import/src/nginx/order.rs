@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::patterns::lead;
 use super::reader::Reader;
 use crate::changes::Changes;
-use crate::plan::{Action, CLOSED, Note, Path, Route, respond};
+use crate::plan::{CLOSED, Note, Path, Route, respond};
 
 /// Routes that stand once more, for methods of those behind them, at most.
 const REPEATED_MAX: usize = 4000;
@@ -26,11 +26,11 @@ impl Reader<'_> {
         let is_empty = |name: &str| self.plan.backends.iter().all(|each| each.name != name || each.servers.is_empty());
         let mut lost = Vec::new();
         for route in &mut self.plan.routes {
-            if let Action::Backend(name) = &route.action
+            let name = route.action.backends().into_iter().find(|name| is_empty(name));
+            if let Some(name) = name.map(str::to_owned)
                 && (route.changes.auth.is_some() || !route.conditions.is_empty())
-                && is_empty(name)
             {
-                lost.push((route.line, name.clone()));
+                lost.push((route.line, name));
                 (route.action, route.changes) = (respond(403, ""), Changes::default());
             }
         }

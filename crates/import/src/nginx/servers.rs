@@ -26,7 +26,11 @@ impl Reader<'_> {
             return None;
         }
         let is_tls = scheme == "https";
-        let name = name_of(authority);
+        let mut name = name_of(authority);
+        // Of the same servers some may be asked in plaintext.
+        if self.plan.backends.iter().any(|each| each.name == name && each.tls.is_some() != is_tls) {
+            name += if is_tls { "-tls" } else { "-plaintext" };
+        }
         let upstream = self.upstreams.get(authority).cloned();
         let is_new = !self.plan.backends.iter().any(|each| each.name == name);
         self.plan.backend(&name, pass.line);
@@ -271,7 +275,9 @@ fn fastcgi_params<'d>(blocks: &[&'d Directive]) -> impl Iterator<Item = &'d Dire
 fn script(blocks: &[&Directive]) -> Option<(String, Script)> {
     const ASKED: &[&str] = &["$fastcgi_script_name", "$uri", "$document_uri"];
     let is_root = |root: &&str| root.starts_with('/') && !root.contains('$');
-    let root = blocks.iter().find_map(|block| block.find("root")).map(|root| root.word(1)).filter(is_root);
+    // With an `alias`, which is nearer, scripts are elsewhere than their paths say.
+    let root = blocks.iter().find_map(|block| block.find("alias").or_else(|| block.find("root")));
+    let root = root.filter(|each| each.name() == "root").map(|root| root.word(1)).filter(is_root);
     let file = fastcgi_params(blocks).filter(|each| each.word(1) == "SCRIPT_FILENAME").last();
     let file = file.map_or("$document_root$fastcgi_script_name", |each| each.word(2));
     let file = if file == "$request_filename" { "$document_root$fastcgi_script_name" } else { file };

@@ -65,7 +65,7 @@ fn client_auth<'d>(http: &'d Directive, server: &'d Directive) -> Option<(&'d Di
     // Other servers at this address may not ask; routes of this one require it.
     let mut auth = BTreeMap::from([("ca", quoted(ca.word(1))), ("mode", quoted("optional"))]);
     auth.extend(find("ssl_crl").map(|each| ("crl", quoted(each.word(1)))));
-    let depth = find("ssl_verify_depth").and_then(|each| each.word(1).parse::<u8>().ok());
+    let depth = find("ssl_verify_depth").map_or(Some(1), |each| each.word(1).parse::<u8>().ok());
     auth.extend(depth.map(|depth| ("depth", depth.min(6).to_string())));
     Some((each, auth.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()))
 }
