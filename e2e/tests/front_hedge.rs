@@ -331,6 +331,33 @@ fn an_attempt_that_fails_leaves_the_other_and_where_both_fail_the_client_is_told
 }
 
 #[test]
+fn each_server_is_told_of_itself_and_the_time_of_the_second_begins_with_it() {
+    let slow = Held::new();
+    let echo = Origin::answering(|request| {
+        let head = String::from_utf8_lossy(request).into_owned();
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len()).into()
+    });
+    let servers = [slow.origin.address(), echo.address()];
+    let names = "request = { host = \"{upstream.server}\", set = { X-Server = \"{upstream.server}\" } }";
+    let engine = Engine::start(&config(servers, "", &format!("{names}\n{HEDGE}")));
+    let said = engine.client("plain").get("/named").text().to_ascii_lowercase();
+    let own = echo.address();
+    assert!(said.contains(&format!("\nhost: {own}\r\n")) && said.contains(&format!("\nx-server: {own}\r\n")), "{said}");
+    slow.is_left(1);
+    // Where both hang, the second is not waited for once more when the first is given up.
+    let (first, second) = (Held::new(), Held::new());
+    let route = "timeouts = { first_byte = \"2s\" }\nhedge = { after = \"1900ms\" }";
+    let servers = [first.origin.address(), second.origin.address()];
+    let engine = Engine::start(&config(servers, "", route));
+    let began = Instant::now();
+    let response = engine.client("plain").get("/late");
+    assert_eq!((response.status, response.text().as_str()), (504, "504 Gateway Timeout: first-byte-timeout\n"));
+    assert!(began.elapsed() >= Duration::from_millis(3_900), "the second has its own two seconds");
+    first.is_left(1);
+    second.is_left(1);
+}
+
+#[test]
 fn both_servers_are_left_when_the_client_leaves_or_the_time_is_over() {
     let (first, second) = (Held::new(), Held::new());
     let servers = [first.origin.address(), second.origin.address()];

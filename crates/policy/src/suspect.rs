@@ -114,9 +114,9 @@ impl Suspects {
         self.suspects > 0
     }
 
-    #[cfg(test)]
-    fn is_suspect(&self, server: usize) -> bool {
-        self.servers[server] != Standing::Trusted
+    /// Whether this server answered when it was asked last, or has never been asked: no trial is wanted.
+    pub fn is_trusted(&self, server: usize) -> bool {
+        self.servers[server] == Standing::Trusted
     }
 
     /// Whether this server was found wanting lately: a view for metrics, [`Suspects::eligible`] is for decisions. A
@@ -178,7 +178,7 @@ mod tests {
         assert!(!suspects.eligible(0, 1_101), "one trial at a time");
         assert!(suspects.succeeded(0));
         assert!(suspects.eligible(0, 1_102));
-        assert!(!suspects.is_suspect(0));
+        assert!(suspects.is_trusted(0));
         assert!(!suspects.succeeded(0));
     }
 
@@ -269,7 +269,7 @@ mod tests {
                         // Shorter than the first wait, so that what was out before the first failure is home by then.
                         trials_out.push(now + random.u64(1..BACKOFF_MIN));
                         let out = trials_out.len();
-                        assert!(out == 1 || !suspects.is_suspect(0), "seed {seed}: {out} trials at once");
+                        assert!(out == 1 || suspects.is_trusted(0), "seed {seed}: {out} trials at once");
                     }
                 }
             }

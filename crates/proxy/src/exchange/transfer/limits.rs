@@ -81,6 +81,11 @@ impl DirectionLimit {
         self.waiting.is_some_and(|waiting| waiting.side == side)
     }
 
+    /// Begins a wait for the server as of then, in milliseconds.
+    pub fn wait_for_server_since(&mut self, since: u64) {
+        self.waiting = Some(Waiting { side: Side::Server, since });
+    }
+
     /// Ends the wait.
     pub fn clear(&mut self) {
         self.waiting = None;

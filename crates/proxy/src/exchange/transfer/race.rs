@@ -68,12 +68,12 @@ fn begin(transfer: &mut Transfer<'_>, backend: &Rc<Backend>) -> Option<Second> {
     // A cookie's client is to have its own server.
     let is_free = retry_state.affinity.server.is_none() && request.note.attempts <= backend.terms.retries;
     let first = request.note.server.filter(|_| may_repeat && is_free)?;
-    let server = rival::other(backend, retry_state, first)?;
+    let (server, tier) = rival::other(backend, retry_state, first)?;
     if !backend.spend_retry() {
         return None;
     }
     let fit = if retry_state.fresh { Fit::New } else { Fit::Any };
-    let rival = rival::begin(&mut client.client, backend, server, fit)?;
+    let rival = rival::begin(&mut client.client, backend, (server, tier), fit)?;
     request.note.attempts += 1;
     let mut attempt = None;
     if let Trace::Recorded(_) = request.trace {
@@ -163,6 +163,11 @@ impl<'r, 'a> Race<'r, 'a> {
                 }
                 Event::SecondFailed(failed) => {
                     let first_failed = self.first_failed;
+                    if failed.is_none() {
+                        // Nobody was asked.
+                        let note = &mut self.transfer.progress.request.note;
+                        note.attempts = note.attempts.saturating_sub(1);
+                    }
                     let transfer = self.end_second(failed);
                     let head = match first_failed {
                         // The head is here: another attempt is bought, or it is the last word.
@@ -174,6 +179,7 @@ impl<'r, 'a> Race<'r, 'a> {
                     return head;
                 }
                 Event::Over(stop) => {
+                    self.tell_first_failed();
                     self.cancel_second(|hedges| hedges.neither);
                     return Err(stop);
                 }
@@ -299,7 +305,10 @@ impl<'r, 'a> Race<'r, 'a> {
             upload: progress.upload,
             retry_state: progress.retry_state,
         };
+        // What the head says of its server is of the second as well.
+        let first = parts.request.note.server.replace(second.server);
         let opened = open(&mut parts, self.snapshot, self.backend, stream);
+        progress.request.note.server = first;
         swap_spans(progress.request);
         let server = match opened? {
             Opened::Connection(connection) => {
@@ -320,21 +329,29 @@ impl<'r, 'a> Race<'r, 'a> {
         Ok(())
     }
 
+    /// Says of the first what its failure says, if it has failed.
+    fn tell_first_failed(&mut self) {
+        let Transfer { progress, .. } = &mut *self.transfer;
+        let note = &progress.request.note;
+        if let (Some(failed), Some(server)) = (&self.first_failed, note.server) {
+            let cause = Cause::of(failed, note.reused, progress.retry_state);
+            if let Some(turn) = &progress.retry_state.turn {
+                cause.tell(failed, turn);
+            }
+            cause.count(failed, (self.backend, server), progress.request.response.status, progress.retry_state);
+        }
+    }
+
     /// Puts the second in the first's place, which has failed or is cancelled.
-    fn promote(self) -> &'r mut Transfer<'a> {
+    fn promote(mut self) -> &'r mut Transfer<'a> {
+        if matches!(self.second.stage, Stage::Asked(_)) {
+            self.tell_first_failed();
+        }
         let Race { transfer, backend, began, second, first_failed, .. } = self;
         let Stage::Asked(asked) = second.stage else { return transfer };
         let mut asked = *asked;
         let Transfer { server, progress, .. } = &mut *transfer;
         let first = replace(server, asked.server);
-        let note = &progress.request.note;
-        if let (Some(failed), Some(server)) = (&first_failed, note.server) {
-            let cause = Cause::of(failed, note.reused, progress.retry_state);
-            if let Some(turn) = &progress.retry_state.turn {
-                cause.tell(failed, turn);
-            }
-            cause.count(failed, (backend, server), progress.request.response.status, progress.retry_state);
-        }
         swap(&mut progress.request.response, &mut asked.response);
         end_span(progress.request, backend, (Some(first.reached()), first_failed));
         if let Some(attempt) = attempt_of(progress.request) {
@@ -348,7 +365,11 @@ impl<'r, 'a> Race<'r, 'a> {
         (progress.sent_any, progress.server_spent, progress.answered) = (asked.sent_any, asked.spent, asked.answered);
         (progress.informational, progress.sent_at) = (0, None);
         progress.limits.upload.clear();
+        // The server's time began when it was asked.
         progress.limits.download.clear();
+        if let Some(since) = asked.since {
+            progress.limits.download.wait_for_server_since(since);
+        }
         *began = asked.began;
         dismiss(first, backend, progress.request, first_failed);
         transfer

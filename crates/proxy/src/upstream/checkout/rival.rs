@@ -31,32 +31,37 @@ pub struct Rival {
     pub coming: Coming,
 }
 
-/// A server other than the `first`, which has room at once; none if there is none that is trusted.
-pub fn other(backend: &Backend, retry_state: &RetryState, first: usize) -> Option<usize> {
+/// A server other than the `first`, which has room at once, and its tier; none if there is none that is trusted. One on
+/// trial is left to requests that come to an end: a second attempt may be cancelled, and then says nothing of it.
+pub fn other(backend: &Backend, retry_state: &RetryState, first: usize) -> Option<(usize, Tier)> {
     let state = &backend.state;
     let now = backend.services.timers.now();
     let draw = Draw { key: retry_state.affinity.key, random: backend.services.random.borrow_mut().u64(..), now };
     state.read_endpoints(now);
-    let mut suspects = state.suspects.borrow_mut();
+    let suspects = state.suspects.borrow();
     let tried = [&retry_state.tried[..], &[first]].concat();
     let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &tried, now);
     // Too few servers that are up have no room to spare.
     if !matches!(eligibility.tier(), Tier::Ordinary | Tier::Backup) {
         return None;
     }
-    let fits = |server: usize| eligibility.fits(server, Choice::Trusted) && state.pool.has_room(server);
-    let picked = state.balancer.borrow_mut().pick(fits, draw)?;
-    backend.count_tier(eligibility.tier());
-    suspects.tried(picked, now);
-    Some(picked)
+    let pool = &state.pool;
+    let has_room = |server| match pool.streams_max > 0 {
+        true => pool.is_to_be_had(server, now),
+        false => pool.has_room(server),
+    };
+    let fits =
+        |server: usize| eligibility.fits(server, Choice::Trusted) && suspects.is_trusted(server) && has_room(server);
+    Some((state.balancer.borrow_mut().pick(fits, draw)?, eligibility.tier()))
 }
 
 /// Begins the second attempt at this server; none if it has no room any more. `fit`: of the connection it may have.
-pub fn begin(client: &mut dyn Client, backend: &Rc<Backend>, server: usize, fit: Fit) -> Option<Rival> {
+pub fn begin(client: &mut dyn Client, backend: &Rc<Backend>, (server, tier): (usize, Tier), fit: Fit) -> Option<Rival> {
     let coming = match backend.state.pool.streams_max > 0 {
         true => stream(backend, server)?,
         false => connection(client, backend, server, fit)?,
     };
+    backend.count_tier(tier);
     let recent = &backend.state.pool.recent[server];
     recent.set(recent.get().saturating_add(1));
     backend.services.metrics.increment(backend.server_metrics(server).requests);
