@@ -101,7 +101,10 @@ impl Folder {
         let folder = Folder { path: path.clone(), owner: is_anothers.then_some(owner) };
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => folder.give(&path).map_err(failed)?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+            // A link would lead to a place of somebody else's choice.
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists
+                    && fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) => {}
             Err(error) => return Err(failed(error)),
         }
         Ok(folder)
@@ -118,7 +121,9 @@ impl Folder {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            self.give(&new)?;
+            if let Some((uid, gid)) = self.owner {
+                std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+            }
             fs::rename(&new, path)
         };
         write().map_err(|error| {
@@ -138,7 +143,8 @@ impl Folder {
     }
 }
 
-/// Names that it can sign are those alone that are kept for private use: who steals its key can be nobody else.
+/// Names that it can sign are those alone that are kept for private use: who steals its key can be no other name.
+/// Addresses have no such limit, since sites have certificates for any.
 fn root_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
