@@ -344,7 +344,7 @@ fn each_server_is_told_of_itself_and_the_time_of_the_second_begins_with_it() {
     let own = echo.address();
     assert!(said.contains(&format!("\nhost: {own}\r\n")) && said.contains(&format!("\nx-server: {own}\r\n")), "{said}");
     slow.is_left(1);
-    // Where both hang, the second is not waited for once more when the first is given up.
+    // If both hang, the second is not waited for once more when the first is given up.
     let (first, second) = (Held::new(), Held::new());
     let route = "timeouts = { first_byte = \"2s\" }\nhedge = { after = \"1900ms\" }";
     let servers = [first.origin.address(), second.origin.address()];

@@ -27,7 +27,7 @@ impl Reader<'_> {
         }
         let is_tls = scheme == "https";
         let mut name = name_of(authority);
-        // Of the same servers some may be asked in plaintext.
+        // Some of the same servers may be asked in plaintext.
         if self.plan.backends.iter().any(|each| each.name == name && each.tls.is_some() != is_tls) {
             name += if is_tls { "-tls" } else { "-plaintext" };
         }

@@ -164,7 +164,7 @@ impl<'r, 'a> Race<'r, 'a> {
                 Event::SecondFailed(failed) => {
                     let first_failed = self.first_failed;
                     if failed.is_none() {
-                        // Nobody was asked.
+                        // No server was asked.
                         let note = &mut self.transfer.progress.request.note;
                         note.attempts = note.attempts.saturating_sub(1);
                     }
@@ -305,7 +305,7 @@ impl<'r, 'a> Race<'r, 'a> {
             upload: progress.upload,
             retry_state: progress.retry_state,
         };
-        // What the head says of its server is of the second as well.
+        // The head speaks of the second as its server.
         let first = parts.request.note.server.replace(second.server);
         let opened = open(&mut parts, self.snapshot, self.backend, stream);
         progress.request.note.server = first;
