@@ -48,9 +48,10 @@ impl Program {
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
         let name = peer.name();
         let flag = match peer {
-            Peer::Propylon | Peer::Unbatched | Peer::Baseline | Peer::Envoy => "--version",
+            // Ours is one line, with the kind of build.
+            Peer::Propylon | Peer::Unbatched | Peer::Baseline | Peer::Nginx => "-V",
+            Peer::Envoy => "--version",
             Peer::Haproxy => "-vv",
-            Peer::Nginx => "-V",
         };
         let output = Command::new(path)
             .arg(flag)
