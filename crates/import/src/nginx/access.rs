@@ -9,9 +9,8 @@ impl Reader<'_> {
     /// Passwords, where these are all that is asked for.
     pub(super) fn passwords(blocks: &[&Directive], changes: &mut Changes) -> bool {
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
-        let is_any = find("satisfy").is_some_and(|each| each.word(1) == "any");
         match (guards(blocks).as_slice(), find("auth_basic_user_file")) {
-            ([each], Some(file)) if each.name() == "auth_basic" && !is_any => {
+            ([each], Some(file)) if each.name() == "auth_basic" && !is_any(blocks) => {
                 !file.word(1).contains('$') && changes.basic(file.word(1), each.word(1)).is_ok()
             }
             _ => false,
@@ -20,8 +19,7 @@ impl Reader<'_> {
 
     /// Tells of a password that would have let in whom an address keeps out.
     pub(super) fn keeps_out(&mut self, blocks: &[&Directive]) {
-        let is_any = blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any");
-        if let Some(each) = guards(blocks).first().filter(|_| is_any) {
+        if let Some(each) = guards(blocks).first().filter(|_| is_any(blocks)) {
             self.asks(each);
         }
     }
@@ -106,9 +104,18 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
     let own = |name: &str| blocks.first().and_then(|block| block.find(name));
     all.extend(own("internal").map(Directive::text));
     all.extend(own("limit_except").map(|each| format!("{} {}", each.line, each.text())));
-    let refuses = own("return").filter(|each| each.word(1).parse::<u16>().is_ok_and(|status| status >= 400));
-    all.extend(refuses.map(Directive::text));
+    all.extend(own("return").filter(|each| refuses(each)).map(Directive::text));
     all.join("\n")
+}
+
+/// Whether it is a `return` with an error.
+fn refuses(each: &Directive) -> bool {
+    each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 400)
+}
+
+/// Whether passwords let in whom addresses keep out, and the other way.
+pub(super) fn is_any(blocks: &[&Directive]) -> bool {
+    blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any")
 }
 
 /// Whether an `if` refuses all requests but some, as by a key in a field or a client's certificate. Others keep some
@@ -116,8 +123,6 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
 fn lets_in(each: &Directive) -> bool {
     let is_open =
         |variable: &str| ["$host", "$http_host", "$request_method"].iter().any(|open| variable.ends_with(open));
-    let refuses =
-        |each: &Directive| each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|code| code >= 400);
     let condition = each.arguments().join(" ");
     let variable = condition.split_once(" !").map(|(variable, _)| variable);
     each.name() == "if" && variable.is_some_and(|variable| !is_open(variable)) && each.inner().iter().any(refuses)

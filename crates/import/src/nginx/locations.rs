@@ -18,24 +18,9 @@ use crate::words::Directive;
 const LOCATIONS_MAX: usize = 2000;
 const TIED_MAX: usize = 2000;
 
-/// Directives that a location inside another does not have from there.
-const OWN: &[&str] = &[
-    "location",
-    "proxy_pass",
-    "fastcgi_pass",
-    "uwsgi_pass",
-    "scgi_pass",
-    "grpc_pass",
-    "return",
-    "rewrite",
-    "if",
-    "set",
-    "limit_except",
-    "try_files",
-    "stub_status",
-    "include",
-];
-/// Handlers, of which `limit_except` has those around it.
+/// Directives that a location inside another does not have from there, beside [`HANDLERS`].
+const OWN: &[&str] = &["location", "if", "set", "limit_except", "include"];
+/// Handlers, which a location inside another does not have from there either; `limit_except` has those around it.
 const HANDLERS: &[&str] = &[
     "proxy_pass",
     "fastcgi_pass",
@@ -112,7 +97,8 @@ fn inherited(outer: &Directive, inner: &Directive) -> Directive {
         let names: &[&str] = names.map_or(&alone, |names| names);
         names.iter().any(|name| inner.find(name).is_some())
     };
-    let from = outer.inner().iter().filter(|each| !OWN.contains(&each.name()) && !hides(each));
+    let is_own = |each: &Directive| OWN.contains(&each.name()) || HANDLERS.contains(&each.name());
+    let from = outer.inner().iter().filter(|each| !is_own(each) && !hides(each));
     let block = inner.inner().iter().chain(from).cloned().collect();
     Directive { block: Some(block), ..inner.clone() }
 }

@@ -1,6 +1,6 @@
 //! Requests that nginx makes beside a client's: `auth_request` and `mirror`.
 
-use super::access::guards;
+use super::access::{guards, is_any};
 use super::fields::is_own;
 use super::locations;
 use super::reader::{Place, Reader};
@@ -12,10 +12,9 @@ use crate::words::Directive;
 impl Reader<'_> {
     /// Another service that is asked who may come in, where that is all that is asked for.
     pub(super) fn forward(&mut self, place: &Place<'_>, blocks: &[&Directive], changes: &mut Changes) -> bool {
-        let is_any = blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any");
         let all = guards(blocks);
         let [each] = all.as_slice() else { return false };
-        if each.name() != "auth_request" || is_any || each.word(1).contains('$') {
+        if each.name() != "auth_request" || is_any(blocks) || each.word(1).contains('$') {
             return false;
         }
         let Some(asked) = asked(place.server, each.word(1)) else { return false };
