@@ -50,9 +50,9 @@ const STEPS: [(&str, Step); 10] = [
     ("flows object", Step::FlowsObject),
     ("lanes", Step::Lanes),
     ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
-    ("test", Step::Test(Suite { features: &[], package: None })),
+    ("test", Step::Test(Suite { features: &[], package: None, is_of_units: false })),
     ("doc-tests", Step::Cargo(&["test", "--locked", "--workspace", "--doc"])),
-    ("test with modules", Step::Test(Suite { features: &[MODULES], package: Some(KEYSERVER) })),
+    ("test with modules", Step::Test(Suite { features: &[MODULES], package: Some(KEYSERVER), is_of_units: true })),
 ];
 
 /// Whether all steps passed. The first that does not is the last that runs, but for tests: all of them run.

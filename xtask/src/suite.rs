@@ -26,6 +26,20 @@ const UNSTEADY_MAX: usize = 10;
 /// What names of test binaries begin with of which no two run at once: each of their stories has engines, routers and
 /// etcd of its own, and is about who has time.
 const HEAVY: &str = "cluster_";
+/// What names of binaries begin with that take longest, for a first run, which has no times yet: one of them that starts last runs
+/// on alone.
+const SLOW: [&str; 10] = [
+    "shared_writes",
+    "isolate",
+    "front_",
+    "http2_",
+    "packages",
+    "propylon_policy",
+    "dashboard",
+    "keepalived",
+    "acme",
+    "health",
+];
 /// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary.
 const TIMES: &str = "suite-times";
 
@@ -35,6 +49,8 @@ pub struct Suite {
     pub features: &'static [&'static str],
     /// The package whose tests run; `None`: those of all.
     pub package: Option<&'static str>,
+    /// Libraries' tests alone: programs are not linked anew for their sake.
+    pub is_of_units: bool,
 }
 
 /// Which tests of a binary run.
@@ -66,6 +82,10 @@ impl Binary {
     fn is_heavy(&self) -> bool {
         self.name.starts_with(HEAVY)
     }
+
+    fn is_slow(&self) -> bool {
+        SLOW.iter().any(|slow| self.name.starts_with(slow))
+    }
 }
 
 /// What became of a binary's run.
@@ -88,7 +108,8 @@ pub fn run(root: &Path, suite: &Suite, length: Length) -> bool {
     let path = root.join("target").join(TIMES);
     let mut times = read_times(&fs::read_to_string(&path).unwrap_or_default());
     let took = |binary: &Binary| times.get(&binary.label()).copied().unwrap_or_default();
-    binaries.sort_by_key(|binary| (!binary.is_heavy(), Reverse(took(binary)), binary.kind != "test"));
+    binaries
+        .sort_by_key(|binary| (!binary.is_heavy(), Reverse(took(binary)), !binary.is_slow(), binary.kind != "test"));
     let (failed, taken) = run_all(binaries, length);
     times.extend(taken);
     let (failed, unsteady) = repeat_alone(failed);
@@ -153,6 +174,9 @@ fn build(root: &Path, suite: &Suite) -> Option<Vec<Binary>> {
     suite.features.iter().for_each(|feature| {
         command.args(["--features", feature]);
     });
+    if suite.is_of_units {
+        command.arg("--lib");
+    }
     let output = match command.current_dir(root).stderr(Stdio::inherit()).output() {
         Ok(output) => output,
         Err(error) => {
