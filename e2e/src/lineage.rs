@@ -212,6 +212,12 @@ impl Lineage {
         serde_json::from_str(&self.ask_admin("/snapshot")).expect("JSON")
     }
 
+    /// JSON that the admin address has at a path.
+    #[track_caller]
+    pub fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.ask_admin(path)).expect("JSON")
+    }
+
     /// A metric's series, spelled as /metrics has it.
     #[track_caller]
     pub fn metric(&self, series: &str) -> f64 {

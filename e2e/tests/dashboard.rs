@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use propylon_e2e::admin::ask_admin;
 use propylon_e2e::devtools::{Page, Screen};
 use propylon_e2e::engine::simple;
 use propylon_e2e::http::head_end;
@@ -367,6 +368,46 @@ fn the_generation_follows_changes_and_one_that_was_refused_is_told() {
         "document.querySelector('#problem-list').innerText.includes('was refused; generation 2 stays in effect')",
     );
     assert_eq!(engine.metric("propylon_config_last_reload_failed", &[]), 1.0);
+    is_content(&mut page, &format!("http://{}/", engine.admin()));
+}
+
+#[test]
+fn what_was_before_the_page_was_opened_is_in_its_curves_and_events_are_on_the_same_axis() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let history = |query: &str| {
+        let answer = ask_admin(&engine, "GET", &format!("/v1/history.json{query}"), "", "");
+        (answer.status, serde_json::from_str::<Value>(&answer.text()).unwrap_or_default())
+    };
+    let rates = || history("").1["series"]["requests"]["values"].as_array().cloned().unwrap_or_default();
+    holds("seconds with requests are kept", || {
+        assert_eq!(engine.client("plain").get("/").status, 200);
+        rates().iter().filter(|rate| rate.as_f64() > Some(0.0)).count() >= 3
+    });
+    engine.reload();
+    let (_, day) = history("?span=24h");
+    assert_eq!((&day["span"], &day["every_seconds"]), (&Value::from("24h"), &Value::from(60)));
+    assert_eq!(history("?span=1y").0, 400);
+    let (_, five) = history("?span=5m");
+    for (name, series) in five["series"].as_object().expect("series") {
+        let (times, values) = (five["times"].as_array(), series["values"].as_array());
+        assert_eq!(times.map(Vec::len), values.map(Vec::len), "{name}");
+    }
+    assert!(five["series"].as_object().expect("series").len() >= 30);
+    let mut page = open(&engine, Screen::DESK);
+    page.eventually(
+        "the curve begins before the page does",
+        "document.querySelector('#tile-requests polyline').getAttribute('points').trim().split(' ').length >= 4",
+    );
+    page.eventually("events are marked", "!!document.querySelector('#tile-requests path.info').getAttribute('d')");
+    let events = page.rows("#events-table");
+    assert!(events.iter().any(|row| row[2].contains("generation 2") || row[2].contains("configuration")), "{events:?}");
+    assert!(events.iter().all(|row| row[0].len() == "2026-01-01 00:00:00".len()), "{events:?}");
+    page.evaluate("document.querySelector('#span-24h').click()");
+    page.eventually(
+        "a day is shown, as far as there is one",
+        "document.querySelector('#span-24h').getAttribute('aria-pressed') === 'true' && !!document.querySelector('#tile-requests polyline').getAttribute('points')",
+    );
     is_content(&mut page, &format!("http://{}/", engine.admin()));
 }
 

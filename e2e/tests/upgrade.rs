@@ -26,6 +26,43 @@ fn hello() -> Origin {
     Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n")
 }
 
+/// The rates of requests that the engine has kept, second by second.
+fn past(lineage: &Lineage) -> Vec<(u64, f64)> {
+    let json = lineage.json("/history.json?span=5m");
+    let values = json["series"]["requests"]["values"].as_array().expect("values").clone();
+    let times = json["times"].as_array().expect("times").iter().filter_map(serde_json::Value::as_u64);
+    times.zip(values).map(|(time, value)| (time, value.as_f64().unwrap_or(-1.0))).collect()
+}
+
+#[test]
+fn what_was_before_an_upgrade_is_told_by_the_successor() {
+    let origin = hello();
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"1s\"", &simple(&[origin.address()]));
+    let plain = lineage.address("plain");
+    holds("requests are in the past", || {
+        assert_eq!(Client::plain(plain).get("/").status, 200);
+        past(&lineage).iter().any(|(_, rate)| *rate > 0.0)
+    });
+    let first = lineage.pid();
+    let before = past(&lineage);
+    for how in [How::Signal, How::Run] {
+        lineage.upgrade(how);
+        let after = past(&lineage);
+        let kept = before.iter().filter(|frame| after.contains(frame)).count();
+        assert_eq!(kept, before.len(), "{before:?}, {after:?}");
+        assert!(after.is_sorted_by(|(one, _), (two, _)| one < two), "{after:?}");
+    }
+    let newest = past(&lineage).last().map(|(time, _)| *time);
+    holds("the past goes on", || past(&lineage).last().map(|(time, _)| *time) > newest);
+    let events = lineage.json("/events.json")["events"].as_array().expect("events").clone();
+    let texts: Vec<&str> = events.iter().filter_map(|event| event["text"].as_str()).collect();
+    let serves = texts.iter().filter(|text| text.contains("upgrade: this process serves")).count();
+    assert_eq!(serves, 2, "{texts:#?}");
+    assert!(texts.iter().any(|text| text.contains(&format!("process {first} drains"))), "{texts:#?}");
+    let times: Vec<f64> = events.iter().filter_map(|event| event["time"].as_f64()).collect();
+    assert!(times.is_sorted(), "{events:#?}");
+}
+
 /// Waits until each of these loads has got so many answers more.
 #[track_caller]
 fn goes_on(loads: &[Load], more: usize) {

@@ -26,8 +26,8 @@ const UNSTEADY_MAX: usize = 10;
 /// What names of test binaries begin with of which no two run at once: each of their stories has engines, routers and
 /// etcd of its own, and is about who has time.
 const HEAVY: &str = "cluster_";
-/// What names of binaries begin with that take longest, for a first run, which has no times yet: one of them that starts last runs
-/// on alone.
+/// Beginnings of the names of binaries that take longest, for a first run, which has no times yet: one of them that
+/// starts last runs on alone.
 const SLOW: [&str; 10] = [
     "shared_writes",
     "isolate",

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -33,12 +33,14 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::audit::{Caller, Refusals};
+use crate::logger;
 use crate::requests::ChangeRequest;
 pub use change::{PEM_BYTES_MAX, SHARED_TOO_LONG, wrong_token_file};
 use context::AdminContext;
@@ -70,6 +72,8 @@ const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /health     200 while serving, 503 while draining\n\
     /config     the configuration in effect, as JSON\n\
     /cluster    the cluster that this engine is one of\n\
+    /history.json?span=5m   some thirty numbers of the last five minutes, or with span=24h of the last day\n\
+    /events.json the last lines of the log\n\
     /routes     the routes in words, with what is counted of their requests\n\
     /snapshot   what is running: listeners, backends, workers\n\
     and these by /v1/... as well, with what changes something: see \"Admin API\" in the manual\n";
@@ -263,9 +267,22 @@ fn read(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
         }
         "/routes" => typed("application/json", view.routes_json()),
         "/snapshot" => typed("application/json", view.snapshot()),
+        "/history.json" => match view.history_json(uri.query()) {
+            Some(history) => typed("application/json", history),
+            None => text(StatusCode::BAD_REQUEST, "there are span=5m and span=24h\n".into()),
+        },
+        "/events.json" => typed("application/json", events_json()),
         "/status.json" => typed("application/json", view.status_json(&Filter::parse(uri.query()))),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
+}
+
+/// The last lines of the log, the newest last.
+fn events_json() -> String {
+    let seconds =
+        |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1e3;
+    let one = |line: logger::Recent| json!({ "time": seconds(line.time), "level": line.level, "text": line.text });
+    json!({ "shape": 1, "events": logger::recent().into_iter().map(one).collect::<Vec<Value>>() }).to_string()
 }
 
 /// Whether a Host field's value is localhost or the address we are bound to, with whatever port.

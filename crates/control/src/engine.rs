@@ -15,6 +15,7 @@ use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Running, Writer};
 use propylon_observe::conditions::{self, Conditions};
+use propylon_observe::history::{self, History};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
 use propylon_proxy::cores::{worker_count, worker_count_now};
@@ -178,11 +179,10 @@ pub enum Outcome {
 
 /// Serves until SIGTERM, SIGINT or a successor's takeover, then drains. A second signal ends the drain at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, mut takeover, adopted, log, .. } =
-        prepared;
+    let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, mut takeover, adopted, .. } = prepared;
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
-    let (cluster, guardian) = (prepared.cluster, prepared.guardian);
+    let (cluster, guardian, log) = (prepared.cluster, prepared.guardian, prepared.log);
     // The log's thread starts inside the sandbox, before any thread that serves.
     logger::start_writer().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
@@ -232,6 +232,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         predecessors: Predecessors::default(),
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
+        history: Rc::new(RefCell::new(history::keep())),
         unused_keys: UnusedKeys::default(),
         store_check: StoreCheck::default(),
         key_process: own_link,
@@ -367,6 +368,8 @@ struct Main {
     started: Instant,
     /// Conditions that hold now; the admin address shows them.
     conditions: Rc<RefCell<Conditions>>,
+    /// The numbers that matter, as they were; the admin address shows them, and a successor gets them.
+    history: Rc<RefCell<History>>,
     unused_keys: UnusedKeys,
     store_check: StoreCheck,
     /// A link to the process that holds this one's keys, until the health checks take it.
@@ -526,7 +529,10 @@ impl Main {
         self.rotate_ticket_keys(snapshot);
         self.unused_keys.tick(snapshot, Instant::now());
         self.check_store(snapshot);
-        self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
+        let (since_start, now) = (self.started.elapsed(), SystemTime::now());
+        self.conditions.borrow_mut().look(&self.store, since_start, now);
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        history::look(&mut self.history.borrow_mut(), &self.store, since_start, since_1970);
         self.report_kernels();
         self.report_lookups(snapshot);
         self.report_predecessors();
@@ -570,6 +576,7 @@ impl Main {
                 path: wanted.path.clone(),
                 socket,
                 predecessors: self.predecessors.clone(),
+                history: Rc::clone(&self.history),
                 upgrades,
             };
             self.handover = Some(Handover::start(handover_state).map_err(StartError::Threads)?);
@@ -592,6 +599,7 @@ impl Main {
             handover: self.handover.clone(),
             sandbox,
             conditions: Rc::clone(&self.conditions),
+            history: Rc::clone(&self.history),
             membership: membership.clone(),
             announcing: announcing.clone(),
             sentences: admin::Sentences::default(),
@@ -673,6 +681,7 @@ impl Main {
             log::warn!("{warning}");
         }
         let earlier = std::mem::take(&mut takeover.inherited_state.predecessors);
+        std::mem::take(&mut takeover.inherited_state.past).put_back(&mut self.history.borrow_mut());
         let begin = || {
             let _ = self.phase.send(Phase::Serving);
         };

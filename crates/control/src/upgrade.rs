@@ -24,6 +24,7 @@ pub mod handover;
 mod keys;
 pub mod launcher;
 mod message;
+mod past;
 pub mod predecessors;
 pub mod takeover;
 

@@ -5,12 +5,13 @@
 //! thread waits: threads that serve must not stop because nobody reads standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +28,66 @@ static PROGRAM: OnceLock<&str> = OnceLock::new();
 /// Panics, whichever thread they are of and whoever contains them.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
+/// Lines of the log that are kept, and the bytes of each.
+pub const RECENT_MAX: usize = 500;
+pub const RECENT_LINE_BYTES: usize = 600;
+/// Levels of lines that are kept, the gravest first.
+const LEVELS: [&str; 3] = ["error", "warning", "info"];
+/// The last lines, the oldest first. Few are written, and none where a request is served.
+static RECENT: Mutex<VecDeque<Recent>> = Mutex::new(VecDeque::new());
+
+/// A line of the log that is kept for whoever looks later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recent {
+    pub time: SystemTime,
+    /// `error`, `warning` or `info`.
+    pub level: &'static str,
+    pub text: String,
+}
+
+/// The last lines of this process's log, the oldest first: at most [`RECENT_MAX`].
+pub fn recent() -> Vec<Recent> {
+    recent_lines().iter().cloned().collect()
+}
+
+/// Puts lines that another process has written before in front of this one's.
+pub fn take_recent(lines: Vec<Recent>) {
+    let mut kept = recent_lines();
+    for mut line in lines.into_iter().rev() {
+        shorten(&mut line.text);
+        if kept.len() < RECENT_MAX {
+            kept.push_front(line);
+        }
+    }
+}
+
+/// A level by its name.
+pub fn level_name(name: &str) -> Option<&'static str> {
+    LEVELS.into_iter().find(|level| *level == name)
+}
+
+fn recent_lines() -> MutexGuard<'static, VecDeque<Recent>> {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(mut line: Recent) {
+    shorten(&mut line.text);
+    let mut kept = recent_lines();
+    if kept.len() == RECENT_MAX {
+        kept.pop_front();
+    }
+    kept.push_back(line);
+}
+
+fn shorten(text: &mut String) {
+    let is_end = |at: &usize| text.is_char_boundary(*at);
+    let end = (0..=RECENT_LINE_BYTES.min(text.len())).rev().find(is_end).unwrap_or(0);
+    if end < text.len() {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
 struct Stderr;
 
 impl Log for Stderr {
@@ -39,12 +100,16 @@ impl Log for Stderr {
             return;
         }
         let level = match record.level() {
-            Level::Error => "error",
-            Level::Warn => "warning",
-            Level::Info => "info",
+            Level::Error => LEVELS[0],
+            Level::Warn => LEVELS[1],
+            Level::Info => LEVELS[2],
             Level::Debug | Level::Trace => "debug",
         };
-        write_line(&line(level, record.args()));
+        let (time, text) = (SystemTime::now(), record.args().to_string());
+        write_line(&log_line(PROGRAM.get().unwrap_or(&"propylon"), level, time, &text));
+        if record.level() <= Level::Info {
+            keep(Recent { time, level, text });
+        }
     }
 
     /// Writes lines that wait; called before the process ends.
@@ -122,6 +187,21 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_short_and_those_of_a_process_before_come_first() {
+        let of = |text: String| Recent { time: SystemTime::UNIX_EPOCH, level: "info", text };
+        for number in 0..RECENT_MAX + 3 {
+            keep(of(number.to_string()));
+        }
+        assert_eq!((recent().len(), &*recent()[0].text), (RECENT_MAX, "3"));
+        recent_lines().truncate(2);
+        take_recent(vec![of("é".repeat(RECENT_LINE_BYTES)), of("before".into())]);
+        let texts: Vec<String> = recent().into_iter().map(|line| line.text).collect();
+        assert_eq!(texts[1..], ["before", "3", "4"]);
+        assert_eq!(texts[0].chars().count(), RECENT_LINE_BYTES / 2 + 1);
+        assert_eq!((level_name("warning"), level_name("debug")), (Some("warning"), None));
+    }
 
     #[test]
     fn panics_count_though_they_are_contained() {

@@ -28,6 +28,7 @@
 mod account;
 pub mod conditions;
 mod growing;
+pub mod history;
 mod json;
 mod prometheus;
 mod registry;

@@ -231,6 +231,30 @@ impl Store {
         }
     }
 
+    /// How many values each bucket of a family of histograms has seen, over all of its series, the one above all bounds
+    /// last. A family that is not there has no buckets.
+    pub fn family_counts(&self, name: &str) -> Vec<u64> {
+        let registry = self.registry();
+        let mut counts = Vec::new();
+        for scale in histograms(&registry, name).map(|index| &self.scales[index]) {
+            counts.resize(scale.bounds.len() + 1, 0u64);
+            for (count, slot) in counts.iter_mut().zip(scale.first_slot..) {
+                *count += self.sum(slot);
+            }
+        }
+        counts
+    }
+
+    /// The bounds of a family of histograms, in the unit that is shown.
+    pub fn family_bounds(&self, name: &str) -> Vec<f64> {
+        let first = histograms(&self.registry(), name).next();
+        let shown = |index: usize| {
+            let scale = &self.scales[index];
+            scale.bounds.iter().map(|bound| *bound as f64 * scale.unit_scale).collect()
+        };
+        first.map_or_else(Vec::new, shown)
+    }
+
     pub(crate) fn scale_distribution(&self, scale: &Scale) -> Distribution {
         let bounds = scale.bounds.iter().map(|bound| Some(*bound)).chain([None]);
         let buckets: Vec<_> = bounds.zip(scale.first_slot..).map(|(bound, slot)| (bound, self.sum(slot))).collect();
@@ -251,6 +275,12 @@ impl Store {
     fn slot(&self, column: usize, slot: u32) -> &AtomicU64 {
         slot_of(&self.columns[column], slot)
     }
+}
+
+/// Places of a family's histograms among the scales.
+fn histograms<'a>(registry: &'a Registry, name: &str) -> impl Iterator<Item = usize> + use<'a> {
+    let family = registry.families.iter().find(|family| family.name == name && family.kind == Kind::Histogram);
+    family.into_iter().flat_map(|family| &family.members).map(|member| member.place as usize)
 }
 
 #[inline]

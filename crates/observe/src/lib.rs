@@ -6,6 +6,7 @@
 pub mod access_log;
 pub mod attributes;
 pub mod conditions;
+pub mod history;
 pub mod span;
 pub mod telemetry;
 pub mod throttle;

@@ -3,6 +3,7 @@
 const INTERVAL_MS = 1000, HIDDEN_INTERVAL_MS = 10000, ANSWER_MS = 5000, SVG = "http://www.w3.org/2000/svg";
 const RATE_SECONDS = 5, SHORT_SECONDS = 10, LONG_SECONDS = 60, HISTORY_SECONDS = 300, HISTORY_MIN_SECONDS = 60;
 const ROWS_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 20, RESORT_MS = 5000, ANNOUNCE_MS = 15000, TYPING_MS = 250;
+const PAST_MS = 60000, EVENTS_MS = 5000, SPANS = { "5m": HISTORY_SECONDS, "24h": 86400 }, EVENT_LEVELS = ["info", "warning", "error"];
 const MIN_CONNECTIONS_FOR_MEMORY = 100, DAY = 86400;
 
 const byId = id => document.getElementById(id);
@@ -111,26 +112,26 @@ const memoryPerConnection = () => {
 const clients = () => latest().all.connections;
 const serverConnections = () => sumBackends(backend => backend.connections)(latest());
 const tiles = [
-  { id: "requests", name: "Requests", values: () => [rate(sample => sum(sample.all.responses_total))], now: perSecond(number),
+  { id: "requests", past: at => [at("requests")], name: "Requests", values: () => [rate(sample => sum(sample.all.responses_total))], now: perSecond(number),
     more: () => `${number(latest().all.in_progress)} in progress; ${number(sum(latest().all.responses_total))} answered since the start` },
-  { id: "fivexx", name: "5xx answers", values: () => [rate(sample => sample.all.responses_total[4])], now: perSecond(number),
+  { id: "fivexx", past: at => [at("responses_5xx")], name: "5xx answers", values: () => [rate(sample => sample.all.responses_total[4])], now: perSecond(number),
     more: () => `4xx ${perSecond(number)(rate(sample => sample.all.responses_total[3]))}; retries ${perSecond(number)(rate(sumBackends(backend => backend.retries_total)))}; ${number(latest().all.responses_total[4])} of 5xx since the start` },
-  { id: "duration", name: "Duration p50 / p99, last 10 s", values: () => [latency(.5), latency(.99)], peak: duration,
+  { id: "duration", past: at => [at("request_duration_p50"), at("request_duration_p99")], name: "Duration p50 / p99, last 10 s", values: () => [latency(.5), latency(.99)], peak: duration,
     now: () => duration(quantile(.5, counted(sample => sample.all.requests, SHORT_SECONDS))) + " / " + duration(quantile(.99, counted(sample => sample.all.requests, SHORT_SECONDS))),
     more: () => "of requests, from first byte to last: " + number(sum(counted(sample => sample.all.requests, SHORT_SECONDS))) + "; p99 is the dashed curve" },
-  { id: "connections", name: "Client connections", values: () => [latest().all.connections], now: number,
+  { id: "connections", past: at => [at("connections")], name: "Client connections", values: () => [latest().all.connections], now: number,
     more: () => `${perSecond(number)(rate(sample => sample.all.connections_total))} new; ${number(latest().all.http2_connections)} speak HTTP/2; ${number(latest().all.connections_total)} since the start` },
-  { id: "tls", name: "TLS handshakes", values: () => [rate(sample => handshakes(sample.all, every))], now: perSecond(number),
+  { id: "tls", past: at => [at("handshakes")], name: "TLS handshakes", values: () => [rate(sample => handshakes(sample.all, every))], now: perSecond(number),
     more: () => `${number(handshakes(latest().all, every))} since the start, ${percent(handshakes(latest().all, (_, kind) => kind === "resumed"), handshakes(latest().all, every))} resumed; failed ${perSecond(number)(rate(sample => sample.all.handshake_failures_total))}` },
-  { id: "offload", name: "Clients per server connection", values: () => [serverConnections() > 0 ? clients() / serverConnections() : null],
+  { id: "offload", past: at => [at("server_connections") > 0 ? at("connections") / at("server_connections") : null], name: "Clients per server connection", values: () => [serverConnections() > 0 ? clients() / serverConnections() : null],
     now: () => ratio(clients(), serverConnections()), peak: value => number(value) + " : 1",
     more: () => { const made = sumBackends(backend => backend.connections_total)(latest()), sent = sumBackends(backend => backend.requests_total)(latest());
       return `${number(clients())} open from clients, ${number(serverConnections())} to servers; since the start ${many(sent, "request")} on ${number(made)} (${ratio(sent, made)})`; } },
-  { id: "sent", name: "Sent to clients", values: () => [rate(sample => sample.all.sent_bytes_total)], now: perSecond(bytes), peak: perSecond(bytes),
+  { id: "sent", past: at => [at("sent_bytes")], name: "Sent to clients", values: () => [rate(sample => sample.all.sent_bytes_total)], now: perSecond(bytes), peak: perSecond(bytes),
     more: () => `received ${perSecond(bytes)(rate(sample => sample.all.received_bytes_total))}; sent since the start ${bytes(latest().all.sent_bytes_total)}` },
-  { id: "memory", name: "Memory per client connection", values: () => [memoryPerConnection()], now: bytes, peak: bytes,
+  { id: "memory", past: at => [at("connections") >= MIN_CONNECTIONS_FOR_MEMORY && at("memory_bytes") !== null ? Math.max(at("memory_bytes") - latest().memory_at_start_bytes, 0) / at("connections") : null], name: "Memory per client connection", values: () => [memoryPerConnection()], now: bytes, peak: bytes,
     more: () => `${bytes(latest().memory_bytes)} resident, ${bytes(latest().memory_at_start_bytes)} of it before the first client` + (memoryPerConnection() === null ? `; told from ${MIN_CONNECTIONS_FOR_MEMORY} connections on` : "") },
-  { id: "processor", name: "Processor", values: () => [rate(sample => sample.cpu_seconds)], now: value => value === null ? "–" : value.toFixed(2) + " cores", peak: value => value.toFixed(2),
+  { id: "processor", past: at => [at("cpu_cores")], name: "Processor", values: () => [rate(sample => sample.cpu_seconds)], now: value => value === null ? "–" : value.toFixed(2) + " cores", peak: value => value.toFixed(2),
     more: () => `${many(latest().workers.length, "worker")}; connections each: ${latest().workers.slice(0, 8).map(worker => number(worker.connections)).join(", ")}${latest().workers.length > 8 ? " …" : ""}` },
 ];
 for (const tile of tiles) {
@@ -139,32 +140,43 @@ for (const tile of tiles) {
   svg.setAttribute("viewBox", `0 0 ${HISTORY_SECONDS} 40`);
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
-  tile.shapes = ["area", "line", "line second"].map(name => {
-    const shape = document.createElementNS(SVG, name === "area" ? "polygon" : "polyline");
-    shape.setAttribute("class", name);
-    return svg.appendChild(shape);
-  });
+  const shape = (kind, name) => {
+    const made = document.createElementNS(SVG, kind);
+    made.setAttribute("class", name);
+    return svg.appendChild(made);
+  };
+  tile.marks = EVENT_LEVELS.map(level => shape("path", "mark " + level));
+  tile.shapes = [shape("polygon", "area"), shape("polyline", "line"), shape("polyline", "line second")];
   const foot = make("p", "peak");
-  tile.figure = make("p", "now", "–"); tile.below = make("p", "more"); tile.top = make("span"); tile.reach = make("span"); tile.history = [];
+  tile.figure = make("p", "now", "–"); tile.below = make("p", "more"); tile.top = make("span"); tile.reach = make("span"); tile.history = []; tile.day = [];
   foot.append(tile.reach, tile.top);
   box.append(make("h3", "", tile.name), tile.figure, tile.below, svg, foot);
   byId("tiles").append(box);
 }
+// The past as the engine has kept it, then what this page has seen itself. Times are the engine's, in seconds
+// since 1970.
+let spanShown = "5m", events = [];
 const draw = tile => {
-  const values = tile.values(), now = latest().uptime_seconds;
+  const values = tile.values(), now = latest().time;
   tile.history.push([now, values]);
   while (tile.history[0][0] < now - HISTORY_SECONDS) tile.history.shift();
   put(tile.figure, tile.now(values[0]));
   put(tile.below, tile.more());
-  const top = Math.max(0, ...tile.history.flatMap(([, each]) => each).map(value => value || 0));
+  drawCurve(tile);
+};
+const drawCurve = tile => {
+  const now = latest().time, values = tile.history[tile.history.length - 1][1];
+  const kept = spanShown === "24h" ? [...tile.day.filter(([at]) => at >= now - SPANS["24h"]), [now, values]] : tile.history;
+  const top = Math.max(0, ...kept.flatMap(([, each]) => each).map(value => value || 0));
+  const reach = Math.max(HISTORY_MIN_SECONDS, now - kept[0][0]), begin = now - reach;
   put(tile.top, "peak " + (tile.peak || number)(top));
-  put(tile.reach, "last " + span(Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0])));
-  const reach = Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0]);
+  put(tile.reach, "last " + span(reach));
   const x = at => (HISTORY_SECONDS * (1 - (now - at) / reach)).toFixed(1);
-  const points = which => tile.history.filter(([, each]) => each[which] !== null).map(([at, each]) => `${x(at)},${(38 - 36 * (each[which] || 0) / (top || 1)).toFixed(1)}`).join(" ");
-  tile.shapes[0].setAttribute("points", `${x(tile.history[0][0])},40 ${points(0)} ${HISTORY_SECONDS},40`);
+  const points = which => kept.filter(([, each]) => each[which] !== null).map(([at, each]) => `${x(at)},${(38 - 36 * (each[which] || 0) / (top || 1)).toFixed(1)}`).join(" ");
+  tile.shapes[0].setAttribute("points", `${x(kept[0][0])},40 ${points(0)} ${HISTORY_SECONDS},40`);
   tile.shapes[1].setAttribute("points", points(0));
   if (values.length > 1) tile.shapes[2].setAttribute("points", points(1));
+  EVENT_LEVELS.forEach((level, at) => tile.marks[at].setAttribute("d", events.filter(event => event.level === level && event.time >= begin).map(({ time }) => `M${x(time)} 0V40`).join("")));
 };
 
 // A table: columns are { head, kind, cell, sort }. Cells are text, or { text, kind, title }. Rows are made once and changed in
@@ -749,6 +761,49 @@ const show = () => {
   showProblems();
 };
 
+// What the log has said, the newest first.
+const clock = seconds => { const date = new Date(seconds * 1000); return isNaN(date) ? "?" : date.toISOString().slice(0, 19).replace("T", " "); };
+const EVENT_MARKS = { error: ["✗ error", "bad"], warning: ["! warning", "warn"], info: ["· info", ""] };
+const eventTable = new Table("events-table", "Times are UTC", [
+  { head: "Time", kind: "date", isRowHead: true, cell: event => clock(event.time) },
+  { head: "Level", kind: "short", cell: event => { const [text, kind] = EVENT_MARKS[event.level] || [event.level, ""]; return { text, kind }; } },
+  { head: "What", kind: "", whole: true, cell: event => ({ text: event.text, kind: "words" }) },
+], { label: "Events" });
+const ask = async path => {
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+  if (!answer.ok) throw new Error("status " + answer.status);
+  return answer.json();
+};
+const loadPast = async span => {
+  try {
+    const { times, series } = await ask("history.json?span=" + span);
+    const value = at => name => series[name] ? series[name].values[at] : null;
+    for (const tile of tiles) {
+      const frames = times.map((time, at) => [time, tile.past(value(at))]);
+      if (span === "24h") { tile.day = frames; continue; }
+      const last = times.length ? times[times.length - 1] : 0;
+      tile.history = [...frames, ...tile.history.filter(([time]) => time > last)];
+    }
+    for (const tile of tiles) if (tile.history.length) drawCurve(tile);
+  } catch (error) { report(error); }
+};
+const loadEvents = async () => {
+  try {
+    events = (await ask("events.json")).events;
+    eventTable.show(events.map((event, at) => ({ key: at + "\n" + event.time + event.text, of: event })).reverse());
+    for (const tile of tiles) if (tile.history.length) drawCurve(tile);
+    put(byId("events-summary"), events.length ? `the last ${number(events.length)} lines of the log` : "");
+  } catch (error) { report(error); }
+};
+const showSpan = name => {
+  spanShown = name;
+  for (const each of Object.keys(SPANS)) byId("span-" + each).setAttribute("aria-pressed", String(each === name));
+  if (name === "24h") loadPast(name);
+};
+for (const name of Object.keys(SPANS)) byId("span-" + name).addEventListener("click", () => showSpan(name));
+setInterval(() => { if (!document.hidden && lostSince === null && spanShown === "24h") loadPast(spanShown); }, PAST_MS);
+setInterval(() => { if (!document.hidden && lostSince === null && samples.length) loadEvents(); }, EVENTS_MS);
+
 // An engine that does not answer: how old the figures are, until it does.
 const showLost = () => {
   const banner = byId("lost");
@@ -763,12 +818,14 @@ const showLost = () => {
 };
 setInterval(() => { if (lostSince !== null) showLost(); }, INTERVAL_MS);
 const receive = status => {
-  if (samples.length && latest().pid !== status.pid) { samples = []; restarted = true; tiles.forEach(tile => { tile.history = []; }); }
+  if (samples.length && latest().pid !== status.pid) { samples = []; restarted = true; tiles.forEach(tile => { tile.history = []; tile.day = []; }); }
+  const isFirst = !samples.length;
   samples.push(status);
   while (samples[0].uptime_seconds < status.uptime_seconds - LONG_SECONDS - 2) samples.shift();
   // Single servers and errors are compared over seconds only.
   for (const old of samples) if (old.uptime_seconds < status.uptime_seconds - RATE_SECONDS - 2) { old.servers = old.faults = old.certificates = null; }
   for (const old of samples) if (old.uptime_seconds < status.uptime_seconds - SHORT_SECONDS - 2) old.routes = null;
+  if (isFirst) { loadPast("5m"); loadEvents(); if (spanShown === "24h") loadPast("24h"); }
   receivedAt = Date.now();
   const wasLost = lostSince !== null;
   lostSince = null;
@@ -803,7 +860,7 @@ const poll = async () => {
   }
   timer = setTimeout(poll, document.hidden ? HIDDEN_INTERVAL_MS : INTERVAL_MS);
 };
-document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { poll(); if (samples.length) loadPast("5m"); } });
 
 // Filters, and links that hold them: #servers:TEXT.
 let typing = 0;

@@ -9,6 +9,7 @@ use propylon_acme::Renewer;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::{Store, gauge_text};
 use propylon_observe::conditions::Conditions;
+use propylon_observe::history::{History, Span};
 use propylon_observe::telemetry::{ListenerMetrics, Telemetry};
 use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
@@ -47,6 +48,8 @@ pub struct View {
     pub sandbox: Arc<Sandbox>,
     /// Conditions that hold now.
     pub conditions: Rc<RefCell<Conditions>>,
+    /// The numbers that matter, as they were.
+    pub history: Rc<RefCell<History>>,
     /// The cluster that this engine is one of.
     pub membership: Option<Rc<RefCell<Membership>>>,
     /// Announces this engine's addresses.
@@ -88,6 +91,14 @@ impl View {
     /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
     pub fn config(&self) -> String {
         pretty(&effective::config(&self.current().config))
+    }
+
+    /// The past of the numbers that matter, by the second or by the minute: `span=5m`, which is what is told without a
+    /// span, or `span=24h`. `None`: neither.
+    pub fn history_json(&self, query: Option<&str>) -> Option<String> {
+        let mut spans = query.unwrap_or_default().split('&').filter_map(|pair| pair.strip_prefix("span="));
+        let span = spans.next().map_or(Some(Span::FiveMinutes), Span::of)?;
+        Some(self.history.borrow().to_json(span).to_string())
     }
 
     /// Configuration in use, for people and scripts.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_crypto::TagKey;
 use propylon_metrics::{Column, Store};
 use propylon_net::listen::Bound;
+use propylon_observe::history::History;
 use propylon_observe::telemetry::Telemetry;
 use propylon_proxy::snapshot::Snapshot;
 use serde_json::{Value, json};
@@ -25,9 +26,11 @@ use tokio::time::{interval, sleep, timeout};
 use super::keys::{self, KEYS};
 use super::launcher::Launcher;
 use super::message::{Channel, Message, SESSIONS_BYTES_MAX, SecretKind, word};
+use super::past::{self, PAST};
 use super::predecessors::{Predecessors, unix_seconds};
 use super::{ANSWER_WAIT, CONVERSATIONS_MAX, Failure, PROTOCOL, READY_WAIT};
 use crate::health::Health;
+use crate::logger;
 use crate::service;
 use crate::status::ConfigStatus;
 
@@ -51,6 +54,7 @@ pub struct HandoverState {
     pub path: PathBuf,
     pub socket: OwnedFd,
     pub predecessors: Predecessors,
+    pub history: Rc<RefCell<History>>,
     /// Count of upgrades that have led to this process.
     pub upgrades: u64,
 }
@@ -408,18 +412,33 @@ impl Handover {
             give(channel, description, &[file.as_fd()]).await?;
             items.push(Item::Predecessor);
         }
+        self.offer_knowledge(channel, snapshot, hello).await?;
+        channel.send_json(&word("offered")).await?;
+        Ok(items)
+    }
+
+    /// Everything that is known beside sockets and secrets.
+    async fn offer_knowledge(&self, channel: &Channel, snapshot: &Snapshot, hello: &Value) -> io::Result<()> {
+        let handover_state = &self.0.handover_state;
         for known in handover_state.health.hand_over() {
             channel.send_json(&json!({ "word": "server", "server": known.to_json() })).await?;
         }
         // Earlier versions end a conversation at a word that they do not know.
-        let takes_keys = hello["takes"].as_array().is_some_and(|takes| takes.iter().any(|word| word == KEYS));
+        let takes =
+            |wanted: &str| hello["takes"].as_array().is_some_and(|takes| takes.iter().any(|word| word == wanted));
+        let takes_keys = takes(KEYS);
         // Keys that are beyond what is taken are fetched.
         let kept_max = if takes_keys { keys::TEXTS_MAX } else { 0 };
         for part in snapshot.gates.kept_keys().iter().take(kept_max).flat_map(keys::parts) {
             channel.send_json(&part).await?;
         }
-        channel.send_json(&word("offered")).await?;
-        Ok(items)
+        if takes(PAST) {
+            let parts = past::parts(&handover_state.history.borrow(), &logger::recent());
+            for part in parts {
+                channel.send_json(&part).await?;
+            }
+        }
+        Ok(())
     }
 
     /// From here on the successor is the one that serves.

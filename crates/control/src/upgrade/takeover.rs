@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::keys::{self, KEYS};
 use super::message::{Channel, Message, SecretKind, receive_now, send_now, word};
+use super::past::{PAST, Past};
 use super::predecessors::Description;
 use super::{ANSWER_WAIT, END_WAIT, Failure, PREDECESSORS_MAX, PROTOCOL, READY_WAIT, SOCKETS_MAX};
 use crate::health::KnownServer;
@@ -50,6 +51,8 @@ pub struct InheritedState {
     pub health: Vec<KnownServer>,
     /// Issuers' keys that the predecessor has fetched.
     pub keys: Vec<KeptKeys>,
+    /// Numbers and lines of the log from before.
+    pub past: Past,
 }
 
 /// A socket that is not a listener's, with where it is.
@@ -67,8 +70,7 @@ impl Takeover {
                 format!("nobody answers at {}: {error}; is it the process's process.upgrade_socket?", path.display());
             Failure::new("start", what)
         })?;
-        let said =
-            json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"), "takes": [KEYS] });
+        let said = json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"), "takes": [KEYS, PAST] });
         send_now(&socket, &said).map_err(broken)?;
         let Message::Word(offer) = next(&socket)? else { return Err(unexpected()) };
         match offer["word"].as_str() {
@@ -113,6 +115,7 @@ impl Takeover {
                 Message::Word(value) if value["word"] == KEYS => {
                     keys::take_part(&mut self.inherited_state.keys, &value).ok_or_else(unexpected)?;
                 }
+                Message::Word(value) if value["word"] == PAST => self.inherited_state.past.take_part(value),
                 Message::Word(value) if value["word"] == "offered" => return Ok(()),
                 Message::Secret { kind: SecretKind::TicketKeys, bytes, .. } => {
                     self.inherited_state.tickets = Tickets::from_bytes(&bytes, SystemTime::now());
