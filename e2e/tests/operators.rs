@@ -1,12 +1,13 @@
 //! What operators are told: who changed what, what overrides their file, what is wrong, where, what to do, and when it is over.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, with_state};
 use propylon_e2e::engine::{complete, simple};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::WAIT_MAX};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -389,6 +390,55 @@ fn servers_are_drained_weighed_and_listed_from_the_command_line() {
     assert_eq!((code, said.contains("no backend has a server 10.9.9.9:1")), (Some(1), true), "{said}");
     let audit = format!("server {server} changed: drained, by a client at 127.0.0.1:");
     logged(&engine, &[&audit, "with the token (propylon/"]);
+}
+
+#[test]
+fn a_night_is_understood_from_the_command_line() {
+    let (good, gone) = (hello(), propylon_e2e::origin::dead());
+    let health = "health = { interval = \"200ms\", fall = 1, rise = 1 }";
+    let engine = Engine::start(&config("", "", &[good.address(), gone], health));
+    let ask = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(binaries::propylon());
+        command.args(arguments).args(["--admin", &engine.admin().to_string()]);
+        let said = propylon_e2e::program::run(command, b"", WAIT_MAX);
+        (said.status.code(), said.text())
+    };
+    let words = format!("1 of 2 servers down: {gone} of app");
+    let said = eventually(WAIT_MAX, "the server is known to be down", || {
+        let (code, said) = ask(&["status"]);
+        said.contains(&words).then_some((code, said))
+    });
+    assert_eq!(said.0, Some(3), "{said:?}");
+    assert!(said.1.starts_with("serving: version ") && said.1.contains("1 of 2 servers usable"), "{said:?}");
+    let (code, json) = ask(&["status", "--json"]);
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (code, &json["attention"][0]["grade"], &json["servers"]["down"]),
+        (Some(3), &"problem".into(), &1.into())
+    );
+    // A request that is none is an error of its listener.
+    Client::plain(engine.address("plain")).ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+    let (code, said) = ask(&["errors"]);
+    assert_eq!(code, Some(0), "{said}");
+    let line = said.lines().find(|line| line.contains("request refused")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(" plain ") && line.split_whitespace().nth(1) == Some("1"), "{said}");
+    assert_eq!(ask(&["errors", "no such thing"]).1, "nothing has gone wrong\n");
+    let (code, said) = ask(&["tail", "--level", "warning"]);
+    assert!(code == Some(0) && said.contains(&gone.to_string()) && !said.contains(" info: "), "{said}");
+    let (_, said) = ask(&["tail", "-n", "2"]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    // Lines that come while somebody follows.
+    let mut follower = std::process::Command::new(binaries::propylon());
+    follower.args(["tail", "-n", "0", "--follow", "--admin", &engine.admin().to_string()]);
+    let mut follower = follower.stdout(std::process::Stdio::piped()).spawn().expect("it runs");
+    let (tell, told) = std::sync::mpsc::channel();
+    let lines = std::io::BufReader::new(follower.stdout.take().expect("a pipe"));
+    std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line))));
+    holds("a reload is among them", || {
+        engine.signal(Signal::HUP);
+        told.recv_timeout(std::time::Duration::from_secs(3)).is_ok_and(|line| line.contains(" info: "))
+    });
+    follower.kill().and_then(|()| follower.wait()).expect("it is ours");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod pages;
 mod quickstart;
 mod routes;
 mod schema;
+mod status;
 mod top;
 mod with_parent;
 
@@ -121,6 +122,22 @@ enum Command {
         usage."
     )]
     Routes(routes::Arguments),
+    /// Say what the running engine is at, and what needs attention, with what to do
+    #[command(after_help = "Examples:\n  propylon status -c propylon.toml\n  propylon status --json\n\nExit codes: 0 \
+        nothing is wrong (warnings may be printed); 1 nobody answers; 2 wrong usage; 3 something is wrong.")]
+    Status(status::StatusArguments),
+    /// List what goes wrong in the running engine, by what, where and why, what happens now first
+    #[command(
+        after_help = "Examples:\n  propylon errors -c propylon.toml\n  propylon errors 10.0.0.3:8080 --interval \
+        10\n\n`propylon tail --level warning` has the lines of the log, `propylon status` what to do.\n\nExit codes: 0 \
+        done; 1 nobody answers; 2 wrong usage."
+    )]
+    Errors(status::ErrorsArguments),
+    /// Print the last lines of the running engine's log, and with --follow those that come
+    #[command(after_help = "Examples:\n  propylon tail -c propylon.toml --follow\n  propylon tail -n 100 --level \
+        warning\n\nThe engine keeps 500 lines, also over an upgrade; the access log is another.\n\nExit codes: 0 done; 1 \
+        nobody answers; 2 wrong usage.")]
+    Tail(status::TailArguments),
     /// Look at, and change, engines that share a configuration, certificates and keys
     Cluster(cluster::Arguments),
     /// Say whether the running engine can serve, within 2 seconds, for programs that send clients to it
@@ -178,6 +195,9 @@ pub fn main() -> ExitCode {
         Command::Servers(arguments) => control::servers(&arguments),
         Command::Certificates(arguments) => control::certificates(&arguments),
         Command::Routes(arguments) => routes::main(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Errors(arguments) => status::errors(&arguments),
+        Command::Tail(arguments) => status::tail(&arguments),
         Command::Cluster(arguments) => cluster::main(&arguments),
         Command::Health(arguments) => health::main(&arguments),
         Command::Pages(arguments) => pages::main(&arguments, &line()),

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 17] = [
+const COMMANDS: [(&str, &str); 20] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
@@ -39,6 +39,9 @@ const COMMANDS: [(&str, &str); 17] = [
         "routes",
         "List the routes of the running engine in words: for which requests, which steps, what then, and what they do now",
     ),
+    ("status", "Say what the running engine is at, and what needs attention, with what to do"),
+    ("errors", "List what goes wrong in the running engine, by what, where and why, what happens now first"),
+    ("tail", "Print the last lines of the running engine's log, and with --follow those that come"),
     ("cluster", "Look at, and change, engines that share a configuration, certificates and keys"),
     ("health", "Say whether the running engine can serve, within 2 seconds, for programs that send clients to it"),
 ];

@@ -11,9 +11,9 @@ use propylon_config::AdminBind;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use super::admin_client::Where;
-pub use sample::quantile;
+pub use sample::{Condition, attention, quantile};
 use sample::{Figures, Sample};
-pub use screen::duration;
+pub use screen::{duration, lasting};
 
 #[derive(clap::Args)]
 pub struct Arguments {

@@ -10,7 +10,7 @@ use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
 use crate::command::admin_client::{AdminRequest, ask};
-pub use attention::Condition;
+pub use attention::{Condition, all as attention};
 pub use cluster::Cluster;
 use value::{SECONDS_PER_DAY, list, number, text};
 
@@ -162,7 +162,7 @@ impl Figures {
             change_refused: configuration["last_reload"]["result"] == "failed",
             cluster: Cluster::of(&after.cluster),
             predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
-            conditions: attention::all(now),
+            conditions: attention(now),
             memory_bytes: number(&now["memory_bytes"]),
             cpu: (number(&now["cpu_seconds"]) - number(&before.status["cpu_seconds"])).max(0.0) / seconds,
             workers: list(&now["workers"]).count(),

@@ -281,7 +281,7 @@ fn bytes(value: f64) -> String {
 }
 
 /// How long something has lasted.
-fn lasting(seconds: f64) -> String {
+pub fn lasting(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 1000.0 => format!("{seconds:.0} s"),
         seconds if seconds < 100.0 * 60.0 => format!("{:.0} min", seconds / 60.0),
