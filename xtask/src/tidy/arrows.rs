@@ -198,6 +198,8 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("cluster", &["flows", "config", "crypto", "policy"], &["h2", "httparse", "toml"]),
     // Packets, and the two files by which it and an engine talk: a process beside the engine, with rights of its own.
     CrateRules::new("flows", &["policy"], &["tokio", "rustls", "hyper"]),
+    // A client of an API server and of admin addresses; what engines make of a configuration is none of its business.
+    CrateRules::new("gateway", &["config", "crypto"], &["h2", "httparse", "aws-lc-rs"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
     CrateRules::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.

@@ -1,0 +1,127 @@
+//! `propylon-gateway`: the controller as a program.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use propylon_gateway::access;
+use propylon_gateway::controller::Controller;
+use propylon_gateway::engines::Engines;
+use propylon_gateway::lease::Election;
+use propylon_gateway::resources::Key;
+use propylon_gateway::settings::{Address, Settings};
+use propylon_gateway::watch::Scope;
+use propylon_gateway::world::Kind;
+use serde_json::{Map, Value};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Serves the Kubernetes Gateway API by engines of Propylon.
+#[derive(Parser)]
+#[command(name = "propylon-gateway", version)]
+struct Options {
+    /// An engine's admin address: http://HOST:PORT or unix:PATH. Again for each further engine
+    #[arg(long = "engine", value_name = "URL", required = true)]
+    engines: Vec<String>,
+    /// File with the token of the engines' admin addresses
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Configuration that the engines were started with, in TOML: it is kept, and added to
+    #[arg(long, value_name = "FILE")]
+    base: PathBuf,
+    /// Folder for certificates and keys, which the engines read by the same path
+    #[arg(long, value_name = "FOLDER")]
+    files: PathBuf,
+    /// Address of the engines that a Gateway gets: an IP address, or BIND=ADVERTISED. Again for each further one
+    #[arg(long = "address", value_name = "ADDRESS", required = true)]
+    addresses: Vec<Address>,
+    /// Name by which classes say that they are ours
+    #[arg(long, value_name = "NAME", default_value = "propylon.dev/gateway-controller")]
+    controller_name: String,
+    /// API server without TLS, such as `kubectl proxy`. Neither this nor a kubeconfig: the one of this Pod's cluster
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
+    server: Option<String>,
+    /// The kubeconfig, as JSON: `kubectl config view --raw --flatten -o json`
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace whose Secrets and ConfigMaps are read. Again for each further one; without it, those of all
+    #[arg(long = "secrets-of", value_name = "NAMESPACE")]
+    secrets_of: Vec<String>,
+    /// Lease that decides who of several writes statuses, as NAMESPACE/NAME
+    #[arg(long, value_name = "LEASE")]
+    lease: Option<String>,
+    /// Two free ports of 127.0.0.1, this one and the next, for requests whose share of a rule has no backend
+    #[arg(long, value_name = "PORT", default_value_t = 9898)]
+    refusals: u16,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run(options)),
+        Err(error) => Err(error.to_string()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), String> {
+    let api = Arc::new(match (&options.server, &options.kubeconfig) {
+        (Some(url), _) => access::by_address(url)?,
+        (None, Some(path)) => access::by_kubeconfig(path)?,
+        (None, None) => access::in_cluster()?,
+    });
+    let engines = options.engines.iter().map(|url| access::engine(url, options.token_file.as_ref()));
+    let engines = Engines::new(engines.collect::<Result<_, _>>()?, options.files.clone());
+    let settings = Settings {
+        controller: options.controller_name.clone(),
+        base: base(&options.base)?,
+        addresses: options.addresses.clone(),
+        files: options.files.clone(),
+        refusals: options.refusals,
+    };
+    let (sender, leads) = watch::channel(options.lease.is_none());
+    // Without a lease nobody else is there.
+    if let Some(lease) = &options.lease {
+        let (namespace, name) = lease.split_once('/').ok_or("--lease is no NAMESPACE/NAME")?;
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".to_owned());
+        let identity = format!("{host}_{:016x}", fastrand::u64(..));
+        tokio::spawn(Election::new(api.clone(), Key::new(namespace, name), identity).run(sender));
+    }
+    let controller = Controller::new(api, settings, engines);
+    let mut end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    tokio::select! {
+        () = controller.run(scopes(&options.secrets_of), leads) => Err("nothing is followed any more".to_owned()),
+        _ = end.recv() => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+fn base(path: &PathBuf) -> Result<Map<String, Value>, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let table: toml::Table = text.parse().map_err(|error| format!("{shown}: {error}"))?;
+    match serde_json::to_value(table) {
+        Ok(Value::Object(table)) => Ok(table),
+        _ => Err(format!("{shown} has a value that JSON does not know")),
+    }
+}
+
+/// Kinds and where they are read. Secrets, and ConfigMaps, may be read in some namespaces alone.
+fn scopes(secrets_of: &[String]) -> Vec<Scope> {
+    let mut all = Vec::new();
+    for kind in Kind::ALL {
+        match matches!(kind, Kind::Secret | Kind::ConfigMap) && !secrets_of.is_empty() {
+            true => all.extend(secrets_of.iter().map(|name| Scope { kind, namespace: Some(name.clone()) })),
+            false => all.push(Scope { kind, namespace: None }),
+        }
+    }
+    all
+}

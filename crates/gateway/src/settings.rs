@@ -1,0 +1,79 @@
+//! Values that go into a translation beside resources, and all that comes out of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::resources::Key;
+use crate::world::Kind;
+
+/// Contents of files by their names.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// Values that do not come from resources.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `controllerName` of the classes that are ours.
+    pub controller: String,
+    /// Sections that engines are configured with in any case: `[process]`, `[admin]`, `[log]` and the like.
+    pub base: Map<String, Value>,
+    /// Addresses of engines, in the order in which Gateways get them. With a single one all Gateways share it.
+    pub addresses: Vec<Address>,
+    /// Folder of files as engines see it.
+    pub files: PathBuf,
+    /// Two ports of the loopback address, this one and the next, at which an engine answers with 500 and with 503: for
+    /// the share of a rule's requests whose backend is none.
+    pub refusals: u16,
+}
+
+/// An address that listeners are bound to, and what others know it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub bind: String,
+    pub advertised: String,
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    /// `BIND` or `BIND=ADVERTISED`.
+    fn from_str(text: &str) -> Result<Address, String> {
+        let (bind, advertised) = text.split_once('=').unwrap_or((text, text));
+        let is_address = |text: &str| text.parse::<std::net::IpAddr>().is_ok();
+        match is_address(bind) && is_address(advertised) {
+            true => Ok(Address { bind: bind.to_owned(), advertised: advertised.to_owned() }),
+            false => Err("write an IP address, or BIND=ADVERTISED with two of them".to_owned()),
+        }
+    }
+}
+
+impl Address {
+    /// The address with a port, as `bind` of a listener has it.
+    pub fn with(&self, port: u16) -> String {
+        match self.bind.contains(':') {
+            true => format!("[{}]:{port}", self.bind),
+            false => format!("{}:{port}", self.bind),
+        }
+    }
+}
+
+/// A status that is to be written in the place of the one that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusChange {
+    pub kind: Kind,
+    pub key: Key,
+    pub resource_version: String,
+    pub status: Value,
+}
+
+/// All that comes of the resources.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The configuration as JSON; absent where none can be made, and then `trouble` says why.
+    pub config: Option<String>,
+    /// Files that it names, below [`Settings::files`].
+    pub files: Files,
+    pub statuses: Vec<StatusChange>,
+    pub trouble: Option<String>,
+}

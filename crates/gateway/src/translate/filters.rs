@@ -1,0 +1,124 @@
+//! Filters of rules as keys of a route.
+
+use serde_json::{Map, Value, json};
+
+use crate::conditions::Trouble;
+use crate::resources::{Cors, Filter, HeaderChanges, PathModifier, Redirect, Rewrite};
+
+/// The way in of a rule's requests: its scheme is a part of redirects.
+#[derive(Clone, Copy)]
+pub struct Entrance {
+    pub is_https: bool,
+}
+
+/// Keys of a route for the filters of a rule, without copies.
+pub fn keys(filters: &[&Filter], entrance: Entrance) -> Result<Map<String, Value>, Trouble> {
+    let mut keys = Map::new();
+    let mut request = Map::new();
+    let has = |kind: &str| filters.iter().any(|filter| filter.kind == kind);
+    if has("RequestRedirect") && has("URLRewrite") {
+        let what = "RequestRedirect and URLRewrite cannot be used in one rule";
+        return Err(Trouble::new("IncompatibleFilters", what));
+    }
+    for filter in filters {
+        match filter.kind.as_str() {
+            "RequestHeaderModifier" => headers(&filter.request_header_modifier, &mut request),
+            "ResponseHeaderModifier" => {
+                let mut response = Map::new();
+                headers(&filter.response_header_modifier, &mut response);
+                keys.insert("response".into(), response.into());
+            }
+            "RequestRedirect" => {
+                keys.insert("redirect".into(), redirect(&filter.request_redirect, entrance));
+            }
+            "URLRewrite" => rewrite(&filter.url_rewrite, &mut request),
+            "CORS" => {
+                keys.insert("cors".into(), cors(&filter.cors));
+            }
+            "RequestMirror" => {}
+            other => {
+                return Err(Trouble::new("UnsupportedValue", format!("filters of type {other} are not known here")));
+            }
+        }
+    }
+    if !request.is_empty() {
+        keys.insert("request".into(), request.into());
+    }
+    Ok(keys)
+}
+
+/// A text in which braces stand for themselves, and no fact is named.
+fn literal(text: &str) -> String {
+    text.replace('{', "{{").replace('}', "}}")
+}
+
+fn headers(changes: &HeaderChanges, table: &mut Map<String, Value>) {
+    for (key, list) in [("set", &changes.set), ("add", &changes.add)] {
+        let fields = list.iter().map(|header| (header.name.clone(), literal(&header.value).into()));
+        let fields: Map<String, Value> = fields.collect();
+        if !fields.is_empty() {
+            table.insert(key.into(), fields.into());
+        }
+    }
+    if !changes.remove.is_empty() {
+        table.insert("remove".into(), json!(changes.remove));
+    }
+}
+
+fn redirect(redirect: &Redirect, entrance: Entrance) -> Value {
+    let own = if entrance.is_https { "https" } else { "http" };
+    let mut table = json!({ "status": redirect.status_code.unwrap_or(302) });
+    let scheme = redirect.scheme.as_deref();
+    // Without a scheme the request's port stays; with one it is the scheme's.
+    let port = match (redirect.port, scheme) {
+        (Some(port), _) => Some(port),
+        (None, Some(scheme)) if scheme == own => Some(if scheme == "https" { 443 } else { 80 }),
+        (None, _) => None,
+    };
+    table["scheme"] = scheme.unwrap_or(own).into();
+    if let Some(port) = port {
+        table["port"] = port.into();
+    }
+    if let Some(host) = &redirect.hostname {
+        table["host"] = host.clone().into();
+    }
+    match redirect.path.as_ref().map(modified) {
+        Some((true, path)) => table["path"] = path.into(),
+        Some((false, prefix)) => table["path"] = json!({ "replace_prefix": prefix }),
+        None => {}
+    }
+    table
+}
+
+/// Whether the whole path is replaced, and by what.
+fn modified(modifier: &PathModifier) -> (bool, &str) {
+    let is_whole = modifier.kind == "ReplaceFullPath";
+    let path = if is_whole { &modifier.replace_full_path } else { &modifier.replace_prefix_match };
+    (is_whole, path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/"))
+}
+
+fn rewrite(rewrite: &Rewrite, request: &mut Map<String, Value>) {
+    if let Some(host) = &rewrite.hostname {
+        request.insert("host".into(), host.clone().into());
+    }
+    match rewrite.path.as_ref().map(modified) {
+        Some((true, path)) => request.insert("path".into(), json!({ "replace": literal(path) })),
+        Some((false, prefix)) => request.insert("path".into(), json!({ "replace_prefix": literal(prefix) })),
+        None => None,
+    };
+}
+
+fn cors(cors: &Cors) -> Value {
+    let mut table = json!({ "origins": cors.allow_origins });
+    let lists = [("methods", &cors.allow_methods), ("headers", &cors.allow_headers), ("expose", &cors.expose_headers)];
+    for (key, list) in lists {
+        if !list.is_empty() {
+            table[key] = json!(list);
+        }
+    }
+    if cors.allow_credentials {
+        table["credentials"] = true.into();
+    }
+    table["max_age"] = format!("{}s", cors.max_age.unwrap_or(5)).into();
+    table
+}
