@@ -44,6 +44,11 @@ pub fn keyserver_with_modules() -> PathBuf {
     BINARY.get_or_init(make).clone()
 }
 
+/// `propylon-gateway`
+pub fn gateway() -> PathBuf {
+    folder().join("propylon-gateway")
+}
+
 /// `propylon-flows`
 pub fn flows() -> PathBuf {
     folder().join("propylon-flows")

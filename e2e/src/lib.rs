@@ -19,6 +19,7 @@ pub mod grpc;
 pub mod http;
 pub mod isolation;
 pub mod keyserver;
+pub mod kube;
 pub mod lineage;
 pub mod load;
 pub mod memory;
