@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{mpsc, watch};
@@ -38,8 +38,8 @@ pub struct Controller {
     is_stale: bool,
     config: Option<(Arc<str>, Files)>,
     said: HandOver,
-    /// Versions that a status was written to.
-    written: BTreeMap<(Kind, Key), String>,
+    /// Statuses that were written, without their times, and the versions that they were written to.
+    written: BTreeMap<(Kind, Key), (String, Value)>,
 }
 
 impl Controller {
@@ -103,7 +103,7 @@ impl Controller {
         }
     }
 
-    fn put(&mut self, kind: Kind, object: serde_json::Value) {
+    fn put(&mut self, kind: Kind, object: Value) {
         if let Err(why) = self.world.put(kind, object) {
             eprintln!("warning: {} {why}", kind.name());
         }
@@ -147,8 +147,9 @@ impl Controller {
     async fn write(&mut self, change: StatusChange) {
         let StatusChange { kind, key, resource_version, status } = change;
         let place = (kind, key);
+        let written = (resource_version, without_times(status.clone()));
         // A status that was written to this version is on its way here with the next.
-        if self.written.get(&place) == Some(&resource_version) {
+        if self.written.get(&place) == Some(&written) {
             return;
         }
         let key = &place.1;
@@ -158,12 +159,12 @@ impl Controller {
             namespace => format!("{group}/namespaces/{namespace}/{plural}/{}/status", key.name),
         };
         // With the version, another's change in between is a conflict, and none of its entries are lost.
-        let patch = json!({ "metadata": { "resourceVersion": resource_version }, "status": status });
+        let patch = json!({ "metadata": { "resourceVersion": written.0 }, "status": status });
         let content_type = "application/merge-patch+json";
         let ask = Ask { method: Method::PATCH, path: &path, content_type, body: Bytes::from(patch.to_string()) };
         match self.api.ask(&ask).await {
             Ok((status, ..)) if status.is_success() => {
-                self.written.insert(place, resource_version);
+                self.written.insert(place, written);
             }
             // The change that it conflicts with is on its way here.
             Ok((StatusCode::CONFLICT | StatusCode::NOT_FOUND, ..)) => {}
@@ -175,5 +176,17 @@ impl Controller {
                 self.is_stale = true;
             }
         }
+    }
+}
+
+/// A status to compare: conditions that were written twice differ in their times alone.
+fn without_times(status: Value) -> Value {
+    match status {
+        Value::Object(map) => {
+            let kept = map.into_iter().filter(|(key, _)| key != "lastTransitionTime");
+            Value::Object(kept.map(|(key, value)| (key, without_times(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_times).collect()),
+        value => value,
     }
 }

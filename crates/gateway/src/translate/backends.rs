@@ -10,7 +10,7 @@ use super::gateways::keep;
 use super::policies;
 use super::references::{self, Referrer};
 use crate::conditions::Trouble;
-use crate::resources::{BackendRef, Key, Reference};
+use crate::resources::{BackendRef, EndpointSlice, Key, Reference};
 use crate::settings::Files;
 use crate::world::World;
 
@@ -19,6 +19,7 @@ pub const REFUSALS: [(&str, u16); 2] = [("refused-500", 500), ("refused-503", 50
 
 pub struct Backends<'w> {
     world: &'w World,
+    slices: BTreeMap<Key, Vec<&'w EndpointSlice>>,
     /// Folder of files as engines see it.
     folder: &'w Path,
     pub tables: BTreeMap<String, Value>,
@@ -48,6 +49,7 @@ impl<'w> Backends<'w> {
     pub fn new(world: &'w World, folder: &'w Path) -> Backends<'w> {
         Backends {
             world,
+            slices: references::slices(world),
             folder,
             tables: BTreeMap::new(),
             files: Files::new(),
@@ -111,7 +113,7 @@ impl<'w> Backends<'w> {
 
     fn find(&mut self, reference: &Reference, asking: &Asking<'_>) -> Result<Target, Trouble> {
         let (service, port) = references::service_port(self.world, reference, asking.from)?;
-        let servers = references::endpoints(self.world, &service, port);
+        let servers = references::endpoints(self.slices.get(&service).map_or(&[], Vec::as_slice), port);
         let protocol = match asking.is_relay {
             true => "http1",
             false => references::protocol(port, asking.is_grpc),

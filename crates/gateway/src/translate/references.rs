@@ -1,5 +1,7 @@
 //! References between resources: which are permitted, and what they lead to.
 
+use std::collections::BTreeMap;
+
 use base64ct::{Base64, Encoding};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::CertifiedKey;
@@ -8,7 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
 use crate::conditions::Trouble;
-use crate::resources::{GROUP, Key, Reference, ServicePort};
+use crate::resources::{EndpointSlice, GROUP, Key, Reference, ServicePort};
 use crate::world::World;
 
 /// Servers of one backend; more are left out.
@@ -114,15 +116,21 @@ pub fn service_port<'w>(
     Ok((key.clone(), port.ok_or_else(missing)?))
 }
 
+/// Slices by the Service that they are of.
+pub fn slices(world: &World) -> BTreeMap<Key, Vec<&EndpointSlice>> {
+    let mut all: BTreeMap<Key, Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in world.slices.values() {
+        if let Some(service) = slice.metadata.labels.get("kubernetes.io/service-name") {
+            all.entry(Key::new(&slice.metadata.namespace, service)).or_default().push(slice);
+        }
+    }
+    all
+}
+
 /// Addresses of the ready endpoints of a port of a Service, in order, each once.
-pub fn endpoints(world: &World, service: &Key, port: &ServicePort) -> Vec<String> {
+pub fn endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<String> {
     let mut all = Vec::new();
-    let is_of = |slice: &crate::resources::EndpointSlice| {
-        slice.metadata.namespace == service.namespace
-            && slice.metadata.labels.get("kubernetes.io/service-name") == Some(&service.name)
-            && slice.address_type != "FQDN"
-    };
-    for slice in world.slices.values().filter(|slice| is_of(slice)) {
+    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
         let Some(number) = slice.ports.iter().find(|each| each.name == port.name).and_then(|each| each.port) else {
             continue;
         };
