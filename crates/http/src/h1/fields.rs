@@ -1,5 +1,7 @@
 //! Header fields as offsets: where each line stands, which name it bears, and whether it goes on to the next hop.
 
+use std::ops::Range;
+
 use super::grammar::{ODD, TOKEN, class, first_control, token_prefix, trim};
 use super::{Limits, Reject};
 use crate::fault::Fault;
@@ -318,6 +320,11 @@ impl Field {
         Field { name, value, kind, forward: true, plain: true, odd, secret }
     }
 
+    /// Whether the line reads exactly `Host: value CRLF`.
+    pub(crate) fn is_plain_host(&self, buf: &[u8]) -> bool {
+        self.kind == Name::Host && self.plain && self.name.bytes(buf) == b"Host"
+    }
+
     /// The whole line, if it reads exactly `name: value`.
     pub fn plain_line<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         self.plain.then(|| Span { start: self.name.start, end: self.value.end }.bytes(buf))
@@ -360,6 +367,11 @@ impl Fields {
 
     pub fn is_empty(&self) -> bool {
         self.length == 0
+    }
+
+    /// The field that came first.
+    pub(crate) fn first(&self) -> Option<&Field> {
+        self.inline[..self.length].first()
     }
 
     /// The value of the first field of this name (any case), forwarded or not: for logs.
@@ -473,12 +485,17 @@ impl Fields {
 
     /// Writes the lines that go on, as they came; runs of neighbours in one copy.
     pub fn write_forwarded(&self, buf: &[u8], out: &mut Vec<u8>) {
-        self.write_some(buf, |_| true, out);
+        self.write_some(buf, 0..0, |_| true, out);
     }
 
-    /// The same of some kinds.
-    pub(crate) fn write_some(&self, buf: &[u8], is_written: impl Fn(Name) -> bool, out: &mut Vec<u8>) {
-        let mut run = 0..0;
+    /// The same of some kinds, behind a run of bytes that goes on as well.
+    pub(crate) fn write_some(
+        &self,
+        buf: &[u8],
+        mut run: Range<usize>,
+        is_written: impl Fn(Name) -> bool,
+        out: &mut Vec<u8>,
+    ) {
         for field in self.iter().filter(|f| f.forward && is_written(f.kind)) {
             if field.plain {
                 let (start, end) = (field.name.start as usize, field.value.end as usize + 2);
@@ -689,10 +706,16 @@ impl Options {
 
 impl Fields {
     /// Takes out the fields that Connection names (RFC 9110 §7.6.1), of those whose names mean nothing to us.
+    #[inline]
     pub(crate) fn drop_nominated(&mut self, buf: &[u8], options: &Options) {
-        if !options.others {
-            return;
+        if options.others {
+            self.drop_named(buf);
         }
+    }
+
+    /// Apart from its condition, which hardly any head meets: its list takes half a kilobyte of the stack.
+    #[cold]
+    fn drop_named(&mut self, buf: &[u8]) {
         // There are no more of them than `Options::read` lets through, and what is no field's name is met by none.
         let mut named: [&[u8]; CONNECTION_OPTIONS_MAX] = [b""; _];
         let mut count = 0;

@@ -122,6 +122,42 @@ pub fn token_prefix(bytes: &[u8]) -> (usize, bool) {
     (length, seen & ODD != 0)
 }
 
+/// Length of the run of letters, digits and hyphens that `bytes` begin with.
+#[inline]
+pub fn word_prefix(bytes: &[u8]) -> usize {
+    let mut length = 0;
+    while let Some(word) = bytes.get(length..).and_then(|rest| rest.first_chunk::<8>()) {
+        let others = !words(u64::from_le_bytes(*word)) & HIGH;
+        if others != 0 {
+            return length + others.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    length + bytes[length..].iter().take_while(|byte| class(**byte) & (TOKEN | ODD) == TOKEN).count()
+}
+
+/// Length of what `bytes` begin with that may stand in a target, and where in it the first `?` is.
+#[inline]
+pub fn target_prefix(bytes: &[u8]) -> (usize, Option<usize>) {
+    let (mut length, mut query) = (0, None);
+    loop {
+        while let Some(word) = bytes.get(length..).and_then(|rest| rest.first_chunk::<8>()) {
+            let others = !targets(u64::from_le_bytes(*word)) & HIGH;
+            if others != 0 {
+                length += others.trailing_zeros() as usize / 8;
+                break;
+            }
+            length += 8;
+        }
+        match bytes.get(length) {
+            Some(b'?') => _ = query.get_or_insert(length),
+            Some(byte) if class(*byte) & TARGET != 0 => {}
+            _ => return (length, query),
+        }
+        length += 1;
+    }
+}
+
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = ONES << 7;
 
@@ -134,6 +170,15 @@ fn words(word: u64) -> u64 {
     let digit = from(low, b'0') & !from(low, b'9' + 1);
     let hyphen = !from(low ^ (ONES * u64::from(b'-')), 1);
     (letter | digit | hyphen) & !word & HIGH
+}
+
+/// A high bit for each byte of [`TARGET`] but `?`.
+#[inline]
+fn targets(word: u64) -> u64 {
+    let low = word & !HIGH;
+    let from = |bytes: u64, first: u8| bytes + ONES * u64::from(0x80 - first);
+    let differs = |byte: u8| from(low ^ (ONES * u64::from(byte)), 1);
+    from(low, 0x21) & !from(low, 0x7f) & differs(b'#') & differs(b'?') & !word & HIGH
 }
 
 #[inline]
@@ -224,5 +269,39 @@ mod tests {
             assert_eq!(token_prefix(&beyond), expected, "{byte:#x} at {at} of a name");
         }
         assert_eq!(token_prefix(b""), (0, false));
+    }
+
+    #[test]
+    fn a_word_ends_before_whatever_is_no_letter_digit_or_hyphen() {
+        for (text, at, byte) in texts() {
+            let is_word = byte.is_ascii_alphanumeric() || byte == b'-';
+            assert_eq!(word_prefix(&text), if is_word { 40 } else { at }, "{byte:#x} at {at}");
+            assert_eq!(word_prefix(&text[..=at]), if is_word { at + 1 } else { at }, "{byte:#x} at the end, {at}");
+        }
+        assert_eq!(word_prefix(b""), 0);
+    }
+
+    #[test]
+    fn a_target_ends_before_what_may_not_stand_in_it_and_its_first_question_mark_is_known() {
+        for (text, at, byte) in texts() {
+            for (text, rest) in [(&text[..], 39 - at), (&text[..=at], 0)] {
+                let expected = match byte {
+                    b'?' => (at + 1 + rest, Some(at)),
+                    _ if class(byte) & TARGET != 0 => (at + 1 + rest, None),
+                    _ => (at, None),
+                };
+                assert_eq!(target_prefix(text), expected, "{byte:#x} at {at}");
+            }
+        }
+        for first in 0..20 {
+            for second in first + 1..40 {
+                let mut text = [b'/'; 40];
+                (text[first], text[second]) = (b'?', b'?');
+                assert_eq!(target_prefix(&text), (40, Some(first)), "{first} and {second}");
+                text[second] = b' ';
+                assert_eq!(target_prefix(&text), (second, Some(first)), "{first} and {second}");
+            }
+        }
+        assert_eq!(target_prefix(b""), (0, None));
     }
 }

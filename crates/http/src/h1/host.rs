@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::Ipv6Addr;
 
-use super::grammar::{HOST, class};
+use super::grammar::{HOST, class, word_prefix};
 use super::{Reject, Span};
 use crate::fault::Fault;
 
@@ -64,7 +64,14 @@ fn port(digits: &[u8]) -> Option<u16> {
 /// dot at the end. An empty label would let `.example` or `..example` meet patterns that no real name meets.
 fn name_prefix(bytes: &[u8]) -> (usize, bool) {
     let (mut length, mut is_good, mut before) = (0, true, b'.');
-    while let Some(&byte) = bytes.get(length).filter(|byte| **byte != b':') {
+    loop {
+        // Names are hardly ever made of anything but these, and dots.
+        let word = word_prefix(&bytes[length..]);
+        if word > 0 {
+            length += word;
+            before = b'-';
+        }
+        let Some(&byte) = bytes.get(length).filter(|byte| **byte != b':') else { break };
         is_good &= class(byte) & HOST != 0 && !(byte == b'.' && before == b'.');
         before = byte;
         length += 1;

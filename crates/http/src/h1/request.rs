@@ -1,10 +1,12 @@
 //! A request head: from the client's bytes to what it asks, where it goes and how long its body is, or a refusal.
 
+use std::ops::Range;
+
 use propylon_config::PathRules;
 use propylon_config::canonical::{Rewritten, rewrite_query};
 
 use super::fields::{Lines, Options, parse_field, window};
-use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
+use super::grammar::{TOKEN, class, decimal, elements, list, target_prefix};
 use super::host::{Authority, HOST_BYTES_MAX, normal_name};
 use super::{Field, Fields, Limits, Name, Parsed, Reject, Span, path};
 use crate::fault::Fault;
@@ -176,7 +178,7 @@ impl RequestHead {
     /// 400 for a path that servers read differently.
     pub fn canonicalize_target(&mut self, buf: &[u8], rules: PathRules) -> Result<(), Reject> {
         let query = self.received_query(buf);
-        if memchr::memchr3(b'"', b'<', b'>', query).is_some() {
+        if !query.is_empty() && memchr::memchr3(b'"', b'<', b'>', query).is_some() {
             self.canonical_query = rewrite_query(query).unwrap_or_default();
         }
         let path = self.received_path(buf);
@@ -224,6 +226,19 @@ impl RequestHead {
     /// The target as it is forwarded, in two parts to be read as one: origin-form, or `*`.
     pub fn target<'a>(&'a self, buf: &'a [u8]) -> [&'a [u8]; 2] {
         [self.path(buf), self.query(buf)]
+    }
+
+    /// The request line and the line of Host as they were received, where these bytes are what goes on to a server of
+    /// HTTP/1.1 as well: Host comes first, nothing is spelled otherwise, and the target is the one that was received.
+    pub(crate) fn opening(&self, buf: &[u8]) -> Option<Range<usize>> {
+        const VERSION: &[u8; 11] = b" HTTP/1.1\r\n";
+        let (method, target, host) = (self.method_text, self.target, self.fields.first()?);
+        let is_received = self.path.canonical.is_empty() && self.canonical_query.is_empty();
+        let is_origin_form = target.start == method.end + 1 && self.target_prefix == Prefix::None;
+        let is_host = host.is_plain_host(buf) && host.value == self.host;
+        let follows = buf.get(target.end as usize..host.name.start as usize) == Some(VERSION);
+        (is_received && is_origin_form && is_host && follows)
+            .then(|| method.start as usize..host.value.end as usize + 2)
     }
 
     /// The target as it was received, but in origin-form, in two parts to be read as one.
@@ -440,14 +455,14 @@ fn begin(buf: &[u8], head: &mut RequestHead) -> Result<bool, Reject> {
 /// Longer than any registered method.
 const METHOD_BYTES_MAX: usize = 32;
 
-/// Refuses early what can no longer become a request line.
-fn check_line_so_far(line: &[u8]) -> Result<(), Reject> {
+/// Refuses early what can no longer become a request line. Returns the length of the method, once its end is there.
+fn check_line_so_far(line: &[u8]) -> Result<Option<usize>, Reject> {
     let known = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
     match known.iter().position(|&b| class(b) & TOKEN == 0) {
-        Some(end) if end > 0 && known[end] == b' ' => Ok(()),
+        Some(end) if end > 0 && known[end] == b' ' => Ok(Some(end)),
         Some(_) => Err(Reject::of(Fault::BadMethod)),
         None if known.len() > METHOD_BYTES_MAX => Err(Reject::of(Fault::MethodTooLong)),
-        None => Ok(()),
+        None => Ok(None),
     }
 }
 
@@ -475,8 +490,7 @@ fn is_spelling(mut text: &[u8], name: &[u8]) -> bool {
 fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let text = line.bytes(buf);
     let start = line.start as usize;
-    check_line_so_far(text)?;
-    let method_end = text.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::BadRequestLine))?;
+    let method_end = check_line_so_far(text)?.ok_or(Reject::of(Fault::BadRequestLine))?;
     let rest = &text[method_end + 1..];
     let target_length = rest.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::NoVersion))?;
     head.version = read_version(&rest[target_length + 1..])?;
@@ -515,7 +529,8 @@ pub(crate) fn read_version(text: &[u8]) -> Result<Version, Reject> {
 /// Takes note of the target, in whatever form.
 pub(crate) fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let target = span.bytes(buf);
-    if !all(target, TARGET) {
+    let (length, query) = target_prefix(target);
+    if length < target.len() {
         return Err(Reject::of(Fault::BadTargetByte));
     }
     match target {
@@ -523,11 +538,10 @@ pub(crate) fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Res
         b"*" if head.method == Method::Options => head.target = span,
         _ => read_absolute(buf, span, head)?,
     }
-    let target = head.target.bytes(buf);
-    let path_length = memchr::memchr(b'?', target).unwrap_or(target.len());
-    head.path_end = head.target.start + path_length as u32;
-    if path_length == 0 {
-        let whole_server = target.is_empty() && head.method == Method::Options;
+    // No `?` is in what an absolute form has in front of its path.
+    head.path_end = query.map_or(head.target.end, |at| span.start + at as u32);
+    if head.path_end == head.target.start {
+        let whole_server = head.target.is_empty() && head.method == Method::Options;
         head.target_prefix = if whole_server { Prefix::Asterisk } else { Prefix::Slash };
     }
     Ok(())

@@ -92,13 +92,16 @@ pub struct ForwardContext<'a> {
 pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, out: &mut Vec<u8>) {
     debug_assert!(context.host.is_some() || !head.host.is_empty(), "a request without a host");
     out.reserve(head.length + 384);
-    let [prefix, target] = head.target(buf);
-    for part in [head.method_text.bytes(buf), b" ", prefix, target, b" HTTP/1.1\r\nHost: "] {
-        out.extend_from_slice(part);
+    let opening = head.opening(buf).filter(|_| context.host.is_none());
+    if opening.is_none() {
+        let [prefix, target] = head.target(buf);
+        for part in [head.method_text.bytes(buf), b" ", prefix, target, b" HTTP/1.1\r\nHost: "] {
+            out.extend_from_slice(part);
+        }
+        out.extend_from_slice(context.host.unwrap_or_else(|| head.host.bytes(buf)));
+        out.extend_from_slice(b"\r\n");
     }
-    out.extend_from_slice(context.host.unwrap_or_else(|| head.host.bytes(buf)));
-    out.extend_from_slice(b"\r\n");
-    head.fields.write_some(buf, |kind| is_told(kind, context), out);
+    head.fields.write_some(buf, opening.unwrap_or_default(), |kind| is_told(kind, context), out);
     if context.body == RequestBody::Chunked {
         out.extend_from_slice(CHUNKED);
     }

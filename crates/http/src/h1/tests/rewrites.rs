@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use propylon_config::Forwarded;
+use propylon_config::{Forwarded, PathRules};
 
 use super::names::every_claim;
 use super::*;
@@ -67,6 +67,56 @@ fn the_host_comes_first_wherever_it_came() {
     assert_eq!(forwarded(text, PLAIN), expected);
     let with = With { host: Some("inner:8080"), ..PLAIN };
     assert_eq!(forwarded(text, with), expected.replace("Host: A:80", "Host: inner:8080"));
+}
+
+/// Bytes that go on as they came are copied at one go. The same comes out where each part is written by itself, as
+/// it is where a host is given.
+#[test]
+fn a_beginning_that_is_copied_is_what_would_have_been_written() {
+    let targets = ["/", "/a/b?c=d", "/a//b/./c", "/%61?q=<b>", "*", "http://a", "http://a/b?c", "http://A:80?q"];
+    let versions = ["HTTP/1.1", "HTTP/1.9", "HTTP/1.0"];
+    let lines = [
+        "Host: a\r\n",
+        "Host: a\r\nX-A: 1\r\nX-B:  2\r\nX-C: 3\r\n",
+        "Host: a\r\nConnection: x-a\r\nX-A: 1\r\nX-B: 2\r\n",
+        "Host:  a\r\nX-A: 1\r\n",
+        "Host:a\r\n",
+        "Host: a \r\n",
+        "host: a\r\nX-A: 1\r\n",
+        "X-A: 1\r\nHost: a\r\nX-B: 2\r\n",
+    ];
+    let mut copied = 0;
+    for (begin, method) in [("", "GET"), ("\r\n", "GET"), ("", "OPTIONS"), ("", "X-OWN")] {
+        for (target, version) in targets.iter().flat_map(|target| versions.map(|version| (target, version))) {
+            for lines in lines {
+                let text = format!("{begin}{method} {target} {version}\r\n{lines}\r\n");
+                let Ok(mut head) = request(&text) else { continue };
+                if head.canonicalize_target(text.as_bytes(), PathRules::default()).is_err() {
+                    continue;
+                }
+                copied += usize::from(head.opening(text.as_bytes()).is_some());
+                let written = |host: Option<&[u8]>| {
+                    let client = ClientAddress::new(Ipv4Addr::LOCALHOST.into());
+                    let context = ForwardContext {
+                        client: &client,
+                        scheme: Scheme::Http,
+                        forwarded: Forwarded::Replace,
+                        host,
+                        body: head.body,
+                        expect_continue: true,
+                        keep_alive: true,
+                        via: true,
+                    };
+                    let mut out = Vec::new();
+                    write_request(&head, text.as_bytes(), &context, &mut out);
+                    String::from_utf8(out).unwrap()
+                };
+                assert_eq!(written(None), written(Some(head.host.bytes(text.as_bytes()))), "{text}");
+            }
+        }
+    }
+    // Two targets are plain, for OPTIONS the asterisk as well; lines are the first three.
+    assert_eq!(copied, (2 * 4 + 1) * 3);
 }
 
 #[test]
