@@ -260,6 +260,23 @@ impl Engine {
         Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
+    /// Work of its workers so far.
+    #[track_caller]
+    pub fn work(&self) -> Work {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a running engine").flatten();
+        let read = |task: &fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let mut work = Work::default();
+        for task in tasks.filter(|task| read(task, "comm").starts_with("worker-")) {
+            // Nanoseconds on a processor, those in line for one, and turns (Documentation/scheduler/sched-stats.rst).
+            let known = read(&task, "schedstat");
+            let mut fields = known.split_whitespace().map(|field| field.parse::<u64>().expect("a number"));
+            work.ran += Duration::from_nanos(fields.next().expect("the time on a processor"));
+            work.turns += fields.nth(1).expect("turns");
+        }
+        assert!(work.turns > 0, "no worker has run");
+        work
+    }
+
     pub fn signal(&self, which: Signal) {
         signal(self.pid(), which);
     }
@@ -370,6 +387,20 @@ pub fn complete(config: &str) -> String {
 /// A configuration with one plaintext listener `plain`, one TLS listener `web`, and one backend for everything.
 pub fn simple(servers: &[SocketAddr]) -> String {
     with(servers, "", "")
+}
+
+/// Work of threads: the time that they ran, and how often they began to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    pub ran: Duration,
+    /// How often they were given a processor.
+    pub turns: u64,
+}
+
+impl Work {
+    pub fn since(self, before: Work) -> Work {
+        Work { ran: self.ran - before.ran, turns: self.turns - before.turns }
+    }
 }
 
 /// The same with more lines for both listeners, and for the backend.

@@ -24,6 +24,15 @@ const GROWTH_MAX: u64 = 24 << 20;
 /// Requests by which an honest one's price is measured.
 const HONEST: u32 = 2_000;
 
+/// How long a look at workers takes that have nothing to do.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time that workers may run during a look, and how often they may begin to: they wake for ticks, ten of them a
+/// second. A worker that turns in a circle begins anew, or goes on, as often as the machine lets it.
+const QUIET_RUN_MAX: Duration = Duration::from_millis(5);
+const QUIET_TURNS_MAX: u64 = 50;
+/// Looks that have to see workers asleep, of the twenty that an answer's patience lasts for.
+const QUIET_LOOKS_MIN: u32 = 5;
+
 const ENABLE_PUSH: u16 = 2;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 const PRIORITY_UPDATE: u8 = 0x10;
@@ -47,6 +56,23 @@ impl Siege {
     }
 
     fn with(listener: &str) -> Siege {
+        let mut siege = Siege::unpriced(listener);
+        let mut client = Http2::start(&siege.engine);
+        let mut ask = |from: u32, count: u32| {
+            for stream in (from..from + count).map(|number| number * 2 + 1) {
+                client.get(stream, "/honest");
+                assert_eq!(client.response(stream).1, b"hello\n");
+            }
+        };
+        ask(0, 50);
+        let before = siege.engine.cpu();
+        ask(50, HONEST);
+        siege.request = (siege.engine.cpu() - before) / HONEST;
+        siege
+    }
+
+    /// As [`Siege::with`], for attacks that are not compared with requests.
+    fn unpriced(listener: &str) -> Siege {
         let origin = Origin::answering(|request| match request.starts_with(b"GET /long ") {
             true => [&b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n"[..], &vec![b'x'; 3_000_000]].concat(),
             false => HELLO.into(),
@@ -55,18 +81,7 @@ impl Siege {
         // What is allocated once, and paid for once, is not what is measured.
         let mut client = engine.client("web");
         (0..50).for_each(|_| assert_eq!(client.get("/honest").status, 200));
-        let mut client = Http2::start(&engine);
-        let mut ask = |from: u32, count: u32| {
-            for stream in (from..from + count).map(|number| number * 2 + 1) {
-                client.get(stream, "/honest");
-                assert_eq!(client.response(stream).1, b"hello\n");
-            }
-        };
-        ask(0, 50);
-        let before = engine.cpu();
-        ask(50, HONEST);
-        let request = (engine.cpu() - before) / HONEST;
-        Siege { engine, origin, request }
+        Siege { engine, origin, request: Duration::ZERO }
     }
 
     /// How many connections were ended for one of these reasons.
@@ -119,6 +134,32 @@ impl Siege {
         }
         assert!(grown < GROWTH_MAX, "{what}: {grown} bytes");
         assert!(cost <= allowed, "{what}: {cost:?} for {} frames, where requests would cost {allowed:?}", spent.frames);
+    }
+
+    /// Lives through a client that asks and takes nothing, until as many answers as that are given up as stalled: once
+    /// the requests are taken in, the workers have nothing to do between those of another client, and do nothing.
+    #[track_caller]
+    fn sleeps_through(&self, what: &str, ask: impl FnOnce(&Engine) -> Http2, is_over: impl Fn(f64) -> bool) {
+        let stalled = || self.engine.metric("propylon_timeouts_total", &[("wait", "response-body")]);
+        let (before, rss) = (stalled(), self.engine.rss());
+        let mut bystander = self.engine.client("web");
+        let client = ask(&self.engine);
+        let (mut looks, mut quiet, mut most) = (0, 0, 0);
+        holds("all that stall are given up", || {
+            let work = self.engine.work();
+            std::thread::sleep(LOOK);
+            let work = self.engine.work().since(work);
+            looks += 1;
+            quiet += u32::from(work.ran <= QUIET_RUN_MAX && work.turns <= QUIET_TURNS_MAX);
+            most = most.max(self.engine.rss());
+            assert_eq!(bystander.get("/honest").status, 200, "{what}");
+            is_over(stalled() - before)
+        });
+        drop(client);
+        println!("{what}: {quiet} of {looks} looks saw workers that sleep, {} KiB", most.saturating_sub(rss) / 1024);
+        assert!(quiet >= QUIET_LOOKS_MIN && quiet * 2 >= looks, "{what}: workers slept at {quiet} of {looks} looks");
+        assert!(most.saturating_sub(rss) < GROWTH_MAX, "{what}: {most} bytes after {rss}");
+        holds("nothing is left of it", || self.engine.metric("propylon_http2_streams", &[]) == 0.0);
     }
 }
 
@@ -343,7 +384,7 @@ fn uploads_of_a_byte_a_frame() {
 /// CVE-2019-9517 and -9511: big answers are asked for, and nothing of them is taken.
 #[test]
 fn answers_that_nobody_takes() {
-    let siege = Siege::with("timeouts = { body = \"2s\" }");
+    let siege = Siege::unpriced("timeouts = { body = \"2s\" }");
     let ask = |engine: &Engine, window: u32| {
         let mut client = Http2::start_with(engine, &[(INITIAL_WINDOW_SIZE, window)]);
         client.send(WINDOW_UPDATE, 0, 0, &0x7000_0000_u32.to_be_bytes());
@@ -352,29 +393,17 @@ fn answers_that_nobody_takes() {
         }
         client
     };
-    let stalled = || siege.engine.metric("propylon_timeouts_total", &[("wait", "response-body")]);
-    siege.endures("windows that stay closed", &[], |engine| {
-        let _client = ask(engine, 0);
-        holds("all are given up", || stalled() == 100.0);
-        Spent { frames: 101, connections: 1 }
-    });
-    siege.endures("windows of a byte", &[], |engine| {
-        let _client = ask(engine, 1);
-        holds("all are given up", || stalled() == 200.0);
-        Spent { frames: 101, connections: 1 }
-    });
-    siege.endures("windows that are open and a socket that is not", &[], |engine| {
-        let _client = ask(engine, 0x7fff_ffff);
-        holds("the connection is given up", || stalled() > 200.0);
-        Spent { frames: 101, connections: 1 }
-    });
+    siege.sleeps_through("windows that stay closed", |engine| ask(engine, 0), |stalled| stalled == 100.0);
+    siege.sleeps_through("windows of a byte", |engine| ask(engine, 1), |stalled| stalled == 100.0);
+    let what = "windows that are open and a socket that is not";
+    siege.sleeps_through(what, |engine| ask(engine, 0x7fff_ffff), |stalled| stalled > 0.0);
 }
 
 /// What streams may hold that nobody reads is bounded for their connection as well.
 #[test]
 fn answers_that_nobody_takes_have_a_share_of_memory_together() {
     const STREAMS: u32 = 100;
-    let siege = Siege::with("timeouts = { body = \"3s\" }");
+    let siege = Siege::unpriced("timeouts = { body = \"3s\" }");
     let stalled = || siege.engine.metric("propylon_timeouts_total", &[("wait", "response-body")]);
     let before = siege.engine.rss();
     let mut client = Http2::start_with(&siege.engine, &[(INITIAL_WINDOW_SIZE, 0)]);
