@@ -150,10 +150,10 @@ impl Changes {
         self.take(trial)
     }
 
-    /// Copies of requests for a backend.
+    /// Copies of requests for a backend, with bodies as long as they may be.
     pub fn mirror(&mut self, backend: &str) -> Result<(), String> {
         let mut trial = self.clone();
-        trial.keys.insert("mirror", format!("{{ backend = {} }}", quoted(backend)));
+        trial.keys.insert("mirror", format!("{{ backend = {}, body = \"1MiB\" }}", quoted(backend)));
         trial.backends.insert(backend.to_owned());
         self.take(trial)
     }
