@@ -664,15 +664,16 @@ fn buffers(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
-/// Copies are sent on connections that they share, in HTTP/1.1.
+/// Copies are sent on connections that they share, in HTTP/1.1 or HTTP/2.
 fn mirrors(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes {
         let backend = draft.route.steps.mirror.and_then(|mirror| config.backends.get(mirror.backend.0));
         let Some(backend) = backend else { continue };
         let name = shown(&backend.name);
-        if backend.protocol != ServerProtocol::Http1 {
-            let what = format!("`mirror` sends its copies in HTTP/1.1, and [backend.{name}] has another `protocol`");
-            report.error(draft.span, what, "name a backend with protocol = \"http1\", which may have the same servers");
+        if !matches!(backend.protocol, ServerProtocol::Http1 | ServerProtocol::Http2 | ServerProtocol::Auto) {
+            let what =
+                format!("`mirror` sends its copies in HTTP/1.1 or HTTP/2, and [backend.{name}] has another `protocol`");
+            report.error(draft.span, what, "name a backend with protocol = \"http1\", \"h2\" or \"auto\"");
         }
         if backend.send_proxy_protocol.is_some() {
             let what = format!("`mirror` shares its connections, and those of [backend.{name}] tell of one client");

@@ -1361,7 +1361,7 @@ fn where_requests_go_is_checked() {
         (both("mirror={}"), 15, 1, "`mirror` has no `backend`"),
         (both("mirror={backend='a'}"), 15, 17, "\"a\" is where this route leads anyway"),
         (both("mirror={backend='m',percent=101}\n[backend.m]\nservers=['m:1']"), 15, 29, "`percent` is not between 0 and 100"),
-        (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nprotocol='h2'"), 13, 1, "`mirror` sends its copies in HTTP/1.1"),
+        (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nprotocol='http1.0'"), 13, 1, "`mirror` sends its copies in HTTP/1.1 or HTTP/2"),
         (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nsend_proxy_protocol='v2'"), 13, 1, "`mirror` shares its connections"),
         (both("retries=11"), 15, 9, "`retries` is too large"),
         (both("retries={attempts=0,on=[503]}"), 15, 21, "`on` has no effect with attempts = 0"),

@@ -12,6 +12,7 @@ mod http10;
 mod identity;
 mod mirror;
 mod question;
+mod reading;
 pub mod record;
 mod response;
 mod steps;

@@ -9,6 +9,7 @@ pub mod batches;
 pub mod bodies;
 pub mod challenges;
 pub mod client;
+mod copies;
 pub mod core;
 pub mod cores;
 pub mod dispatch;

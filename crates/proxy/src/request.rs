@@ -1,6 +1,7 @@
 //! A request in progress, and what is noted of it for the log and the metrics.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -16,6 +17,7 @@ use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
 use propylon_steps::{Changed, RequestChange, Steps};
 
+use crate::copies::Passing;
 use crate::trace::Trace;
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
@@ -57,6 +59,8 @@ pub struct Taken {
     pub listener: Option<usize>,
     /// Rings when the server is late that has the request, where its route is hedged.
     pub alarm: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Body of the request that is kept for a copy.
+    pub passing: Option<Rc<RefCell<Passing>>>,
 }
 
 /// A configuration that requests keep while their steps are taken. An `Rc` of it is a count of the core's own, where the

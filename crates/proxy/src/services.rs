@@ -33,6 +33,7 @@ use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
+use crate::copies::Space;
 use crate::dispatch::CoreDispatch;
 use crate::handshake_limiter::HandshakeLimiter;
 use crate::overload::{Overload, Room, Shared};
@@ -107,6 +108,8 @@ pub struct Services {
     pub windows: Windows,
     /// Bodies that clients of HTTP/2 have uploaded and servers have not taken.
     pub uploads: Uploads,
+    /// Memory that bodies of copies of requests take.
+    pub copies: Rc<Space>,
     /// A connection has ended.
     pub ended: Notify,
     /// The next of `next_owner`.
@@ -186,6 +189,7 @@ impl Services {
             widened: Cell::new(0),
             windows: Windows::default(),
             uploads: Uploads::default(),
+            copies: Rc::default(),
             ended: Notify::new(),
             owners: Cell::new(first_owner(core)),
             date: RefCell::new(Date::new(0)),

@@ -248,15 +248,16 @@ impl<'s> Forwarding<'s> {
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         http10::prepare(client, request, &mut self.upload).await?;
-        let is_slowed = request.steps.as_deref().is_some_and(|steps| steps.throttle.is_some());
-        match self.backend.terms.special != Special::None || is_slowed {
+        let is_watched = |steps: &Steps| steps.throttle.is_some() || steps.mirror.is_some();
+        let is_watched = request.steps.as_deref().is_some_and(is_watched);
+        match self.backend.terms.special != Special::None || is_watched {
             true => self.checkout_in_time(client, request, traits).await,
             false => checkout::checkout(client, &mut request.note, self.backend, traits, &mut self.retry_state).await,
         }
     }
 
     /// As [`Forwarding::checkout`], within the limit of the whole request if it has one, and with a body that is slowed
-    /// down if the route wants that.
+    /// down, or kept for a copy, if the route wants that.
     async fn checkout_in_time(
         &mut self,
         client: &mut ClientSide<'_>,
@@ -265,6 +266,7 @@ impl<'s> Forwarding<'s> {
     ) -> Result<UpstreamStream, Refusal> {
         let timers = Rc::clone(&client.core().timers);
         self.upload.slow_down(request, &timers);
+        self.upload.keep_copy(client, request);
         // The client's own is in use meanwhile.
         let deadline = timers.deadline();
         let due = timers.now().saturating_add(request.millis_left().unwrap_or(u64::MAX));
@@ -335,9 +337,7 @@ impl<'s> Forwarding<'s> {
         } else if !backend.spend_retry() {
             return Some(end_failed(client, request, (backend, upload), &failed));
         }
-        if let Upload::Held(held) = upload {
-            held.borrow_mut().rewind();
-        }
+        upload.rewind_held();
         core.metrics.increment(metrics.retries);
         request.note.fault = None;
         None

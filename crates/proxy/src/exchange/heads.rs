@@ -2,8 +2,7 @@
 
 use propylon_config::{Forwarded, Listener, ServerProtocol};
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
-use propylon_http::h2;
-use propylon_http::h2::hpack::BlockWriter;
+use propylon_http::h2::{self, FieldWriter};
 use propylon_steps::split::Split;
 
 use crate::client::facts::ClientFactHeaders;
@@ -65,7 +64,7 @@ pub fn write_request_fields(
     request: &Request,
     snapshot: &CoreSnapshot,
     is_tls: bool,
-    out: &mut BlockWriter<'_>,
+    out: &mut impl FieldWriter,
 ) {
     let address = ClientAddress::new(client.peer().ip());
     let context = context((client, &address), request, snapshot, false);

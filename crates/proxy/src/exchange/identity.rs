@@ -12,7 +12,7 @@ use propylon_observe::telemetry::Wait;
 use propylon_steps::errors::Error;
 
 use super::answers::{answer_busy, answer_fault, answer_here, word};
-use super::question;
+use super::{question, reading};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::request::{After, Request};
@@ -101,7 +101,7 @@ fn pass_on(
     client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
-    mut answer: question::Answer,
+    mut answer: reading::Answer,
 ) -> After {
     count(client, Fault::AuthRefused);
     request.note.fault = Some(Fault::AuthRefused);

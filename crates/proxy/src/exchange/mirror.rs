@@ -1,111 +1,240 @@
 //! Copies of requests for another backend, whose responses are thrown away.
 //!
-//! A copy is made before its request goes on, of bytes that are here, and then has a life of its own: the request does
-//! not wait for it, and nothing that becomes of it is told to the client.
+//! A copy is begun before its request goes on, and then has a life of its own: the request does not wait for it, and
+//! nothing that becomes of it is told to the client. Its head is written when it is begun, for either version of HTTP,
+//! since the client may have gone when its turn comes. Its body is here already, or kept while it passes to the first
+//! server (`crate::copies`). Why it is so: `docs/decisions/0070-copies.md`.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroU64;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::{ProxyProtocol, Reuse};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{Asked, Method, RequestBody, ResponseHead, whole_chunked};
-use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
+use propylon_http::h1::{self, Method, Name, Pseudo, RequestBody, RequestHead, whole_chunked};
+use propylon_http::h2::FieldWriter;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::Wait;
 use propylon_steps::mirror::{Mirror, Place};
 
 use super::attempt::{InProgress, withhold_fields};
-use super::heads::write_request_head;
-use super::transfer::{Http1, decoded};
+use super::heads::{write_request_fields, write_request_head};
+use super::reading::{Reading, Wanted};
+use super::transfer::{Http1, Http2, Upstream, decoded};
 use crate::client::side::ClientSide;
+use crate::copies::{Body, Passed, Passing, Refused};
+use crate::fault::Attempt;
 use crate::request::{Note, Request};
-use crate::services::Services;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
-use crate::upstream::checkout::{self, Client, RetryState, Traits, UpstreamStream};
-use crate::upstream::connect::check_in;
+use crate::upstream::checkout::{self, Client, Refusal, RetryState, Traits, UpstreamStream, streams};
+use crate::upstream::terms::Checkout;
 
-/// Sends a copy of a request to the route's mirror, if it is this request's turn.
-pub fn send_copy(client: &ClientSide<'_>, request: &mut Request, snapshot: &Rc<CoreSnapshot>, mirror: &Mirror) {
+/// Bytes of a response to a copy that are read and thrown away.
+const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Begins a copy of a request for the route's mirror, if it is this request's turn.
+pub fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, mirror: &Mirror) {
     if !mirror.is_due() {
         return;
     }
     let backend = &snapshot.backends[mirror.backend.0];
-    let count = |outcome| client.core().metrics.increment(backend.metrics().mirrored.of(outcome));
+    let count = |outcome| count(backend, outcome);
+    let bytes_max = mirror.body_bytes_max;
+    let Some(here) = here(client, request, bytes_max) else { return count("not-copied") };
     let Some(place) = mirror.place() else { return count("too-many") };
-    let Some(bytes) = copy(client, request, snapshot, mirror) else { return count("not-copied") };
-    let (method, backend) = (request.head.method, Rc::clone(backend));
+    let body = match here {
+        Here::All(bytes) => {
+            let mut body = Body::empty(&backend.services.copies);
+            match body.extend(&bytes, bytes_max) {
+                Ok(()) => Coming::Here(body),
+                Err(refused) => return count(outcome_of(refused)),
+            }
+        }
+        Here::Later => {
+            let Some(taken) = &mut request.steps else { return };
+            let (passing, passed) = Passing::new(&backend.services.copies, bytes_max);
+            taken.passing = Some(Rc::new(RefCell::new(passing)));
+            Coming::Later(passed)
+        }
+    };
+    let length = if let Coming::Here(body) = &body { Some(body.bytes().len() as u64) } else { None };
+    let head = Head::of(client, request, snapshot, (backend, length));
+    let backend = Rc::clone(backend);
     tokio::task::spawn_local(async move {
-        let outcome = if send(&backend, &bytes, method, place).await { "answered" } else { "failed" };
-        backend.services.metrics.increment(backend.metrics().mirrored.of(outcome));
+        let outcome = match body.whole().await {
+            Ok(body) => Box::pin(send(&backend, head, body, place)).await,
+            Err(outcome) => outcome,
+        };
+        self::count(&backend, outcome);
     });
 }
 
-/// The request as a server of HTTP/1 gets it, with its body; `None` if that is not here, or too long, or if the request
-/// is to open a tunnel.
-fn copy(
-    client: &ClientSide<'_>,
-    request: &mut Request,
-    snapshot: &Rc<CoreSnapshot>,
-    mirror: &Mirror,
-) -> Option<Vec<u8>> {
-    let body = match (request.head.body, client) {
-        _ if request.head.upgrade.is_some() => return None,
-        (RequestBody::None | RequestBody::Length(0), _) => Vec::new(),
-        (_, ClientSide::Http2(_)) => return None,
-        (RequestBody::Length(length), ClientSide::Http1(connection)) => {
-            let length = usize::try_from(length).ok().filter(|_| length <= mirror.body_bytes_max)?;
-            connection.inbox.readable().get(..length)?.to_vec()
-        }
-        (RequestBody::Chunked, ClientSide::Http1(connection)) => {
-            let length = whole_chunked(connection.inbox.readable())?;
-            let (data, _) = decoded(&connection.inbox.readable()[..length]);
-            Some(data).filter(|data| data.len() as u64 <= mirror.body_bytes_max)?
-        }
-    };
-    withhold_fields(request, snapshot.listener(client.listener()));
-    let (backend, framing) = (request.note.backend, request.head.body);
-    request.note.backend = Some(mirror.backend.0);
-    if framing == RequestBody::Chunked {
-        request.head.body = RequestBody::Length(body.len() as u64);
-    }
-    let mut bytes = Vec::new();
-    write_request_head(client, request, snapshot, false, &mut bytes);
-    (request.note.backend, request.head.body) = (backend, framing);
-    bytes.extend_from_slice(&body);
-    Some(bytes)
+fn count(backend: &Backend, outcome: &'static str) {
+    backend.services.metrics.increment(backend.metrics().mirrored.of(outcome));
 }
 
-/// Sends a copy and reads its response to the end. Whether there was a whole one.
-async fn send(backend: &Rc<Backend>, bytes: &[u8], method: Method, _place: Place) -> bool {
+fn outcome_of(refused: Refused) -> &'static str {
+    match refused {
+        Refused::TooLong => "not-copied",
+        Refused::Full => "too-many",
+    }
+}
+
+/// Part of a body that is here when its request is sent on.
+enum Here {
+    All(Vec<u8>),
+    Later,
+}
+
+/// `None` where there is to be no copy: its body is known to be too long, or the request is to open a tunnel.
+fn here(client: &ClientSide<'_>, request: &Request, bytes_max: u64) -> Option<Here> {
+    if request.head.upgrade.is_some() {
+        return None;
+    }
+    let bytes = match (request.head.body, client) {
+        (RequestBody::None, _) => Vec::new(),
+        (RequestBody::Length(length), _) if length > bytes_max => return None,
+        (RequestBody::Length(0), _) => Vec::new(),
+        (_, ClientSide::Http2(_)) => return Some(Here::Later),
+        (RequestBody::Length(length), ClientSide::Http1(connection)) => {
+            match connection.inbox.readable().get(..usize::try_from(length).ok()?) {
+                Some(bytes) => bytes.to_vec(),
+                None => return Some(Here::Later),
+            }
+        }
+        (RequestBody::Chunked, ClientSide::Http1(connection)) => match whole_chunked(connection.inbox.readable()) {
+            Some(length) => decoded(&connection.inbox.readable()[..length]).0,
+            None => return Some(Here::Later),
+        },
+    };
+    Some(Here::All(bytes))
+}
+
+/// Body of a copy.
+enum Coming {
+    Here(Body),
+    Later(Passed),
+}
+
+impl Coming {
+    /// The body, once it is whole. An error: what became of the copy.
+    async fn whole(self) -> Result<Body, &'static str> {
+        match self {
+            Coming::Here(body) => Ok(body),
+            Coming::Later(passed) => match passed.await {
+                Ok(passed) => passed.map_err(outcome_of),
+                // The request has ended before its body.
+                Err(_) => Err("not-copied"),
+            },
+        }
+    }
+}
+
+/// Head of a copy.
+struct Head {
+    method: Method,
+    /// As a server of HTTP/1 gets it.
+    text: Vec<u8>,
+    /// As a server of HTTP/2 gets it, where the backend may have some.
+    fields: Fields,
+    /// Whether it says how long the body is.
+    has_length: bool,
+}
+
+impl Head {
+    /// `length`: that of the body, where it is known already.
+    fn of(
+        client: &ClientSide<'_>,
+        request: &mut Request,
+        snapshot: &CoreSnapshot,
+        (backend, length): (&Backend, Option<u64>),
+    ) -> Head {
+        withhold_fields(request, snapshot.listener(client.listener()));
+        let (at, framing, expects) = (request.note.backend, request.head.body, request.head.expect_continue);
+        // Trailers are announced to the first server alone: a copy has none.
+        let fields = (framing == RequestBody::Chunked).then(|| request.head.fields.clone());
+        request.head.fields.withhold_kinds(|kind| fields.is_some() && kind == Name::Trailer);
+        (request.note.backend, request.head.expect_continue) = (Some(backend.id.0), false);
+        request.head.body = match (length, framing) {
+            // A request without a body says nothing of one.
+            (Some(_), RequestBody::None) | (None, _) => RequestBody::None,
+            (Some(length), _) => RequestBody::Length(length),
+        };
+        let has_length = length.is_some();
+        let mut head = Head { method: request.head.method, text: Vec::new(), fields: Fields::default(), has_length };
+        write_request_head(client, request, snapshot, false, &mut head.text);
+        if backend.config().protocol.may_be_http2() {
+            let is_tls = backend.config().tls.is_some();
+            write_request_fields(client, request, snapshot, is_tls, &mut head.fields);
+        }
+        (request.note.backend, request.head.body, request.head.expect_continue) = (at, framing, expects);
+        if let Some(fields) = fields {
+            request.head.fields = fields;
+        }
+        head
+    }
+
+    /// Says how long the body is.
+    fn set_length(&mut self, length: usize) {
+        if !std::mem::replace(&mut self.has_length, true) {
+            let digits = length.to_string();
+            h1::add_lines(&mut self.text, |out| h1::write_line(b"Content-Length", digits.as_bytes(), out));
+            self.fields.field(b"content-length", digits.as_bytes(), false);
+        }
+    }
+}
+
+/// Fields of a head, to be written once there is a stream for it.
+#[derive(Default)]
+struct Fields {
+    pseudo: Vec<(Pseudo, Vec<u8>)>,
+    /// Names and values, and whether these are secret.
+    others: Vec<(Vec<u8>, Vec<u8>, bool)>,
+}
+
+impl Fields {
+    fn write(&self, out: &mut impl FieldWriter) {
+        self.pseudo.iter().for_each(|(name, value)| out.pseudo(*name, [value, b""]));
+        self.others.iter().for_each(|(name, value, is_secret)| out.field(name, value, *is_secret));
+    }
+}
+
+impl FieldWriter for Fields {
+    fn pseudo(&mut self, name: Pseudo, value: [&[u8]; 2]) {
+        self.pseudo.push((name, value.concat()));
+    }
+
+    fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
+        self.others.push((name.to_vec(), value.to_vec(), secret));
+    }
+}
+
+/// Sends a copy and reads its response to the end. Returns what became of it.
+async fn send(backend: &Rc<Backend>, mut head: Head, body: Body, _place: Place) -> &'static str {
     let services = &backend.services;
     let Some(_in_progress) = InProgress::begin(&backend.shared.circuit, backend.state.pool.core()) else {
         services.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
-        return false;
+        return "failed";
     };
+    head.set_length(body.bytes().len());
     let mut nobody = Nobody { deadline: services.timers.deadline() };
     // A connection that is for one client alone is for no copy after this one.
     let is_alone = backend.config().reuse == Reuse::Never;
     let mut retry_state = RetryState { fresh: is_alone, ..RetryState::default() };
-    let traits = Traits { is_first: false, is_repeatable: false, is_idempotent: false };
-    let checked_out = checkout::checkout(&mut nobody, &mut Note::default(), backend, traits, &mut retry_state).await;
-    let Ok(UpstreamStream::Connection(connection)) = checked_out else { return false };
-    let http1 = {
-        let mut scratch = services.scratch.borrow_mut();
-        scratch.clear();
-        scratch.extend_from_slice(bytes);
-        drop(scratch);
-        Http1::new(connection, services, RequestBody::None)
-    };
-    let mut copy = Copy { http1, method, response: ResponseHead::default(), is_sent: false, has_head: false };
+    let mut note = Note::default();
+    let Ok(stream) = check_out(backend, &mut nobody, &mut note, &mut retry_state).await else { return "failed" };
+    let Ok(server) = open(backend, &head, body.bytes().len(), stream) else { return "failed" };
+    let mut reading = Reading::new(server, head.method, Some(body), Wanted::Discarded(RESPONSE_BYTES_MAX));
+    drop(head);
     let (began, due) = (Instant::now(), services.timers.now() + backend.terms.first_byte + backend.terms.body);
     let is_whole = poll_fn(|context| {
-        if let Poll::Ready(is_whole) = copy.poll(context, services) {
-            return Poll::Ready(is_whole);
+        if let Poll::Ready(read) = reading.poll(context, services) {
+            return Poll::Ready(read.is_ok());
         }
         if services.timers.now() >= due {
             return Poll::Ready(false);
@@ -115,59 +244,47 @@ async fn send(backend: &Rc<Backend>, bytes: &[u8], method: Method, _place: Place
     })
     .await;
     if let Some(turn) = &retry_state.turn {
-        match copy.has_head {
-            true => turn.answered(copy.response.status, began.elapsed().as_micros() as u64),
+        match reading.has_head {
+            true => turn.answered(reading.answer.head.status, began.elapsed().as_micros() as u64),
             false => turn.failed(),
         }
     }
-    let is_clean = copy.http1.finish(services) && is_whole && copy.response.keep_alive && !is_alone;
-    check_in(backend, copy.http1.connection, is_clean);
-    is_whole
+    reading.end(backend, &mut note, (is_whole, is_alone));
+    if is_whole { "answered" } else { "failed" }
 }
 
-/// A copy on a connection.
-struct Copy {
-    http1: Http1,
-    method: Method,
-    response: ResponseHead,
-    is_sent: bool,
-    has_head: bool,
+/// Waits for a connection, or for a stream of one.
+async fn check_out(
+    backend: &Rc<Backend>,
+    nobody: &mut Nobody,
+    note: &mut Note,
+    retry_state: &mut RetryState,
+) -> Result<UpstreamStream, Refusal> {
+    let traits = Traits { is_first: false, is_repeatable: false, is_idempotent: false };
+    match backend.terms.checkout {
+        Checkout::Stream => streams::checkout(nobody, note, backend, traits.is_idempotent, retry_state).await,
+        _ => checkout::checkout(nobody, note, backend, traits, retry_state).await,
+    }
 }
 
-impl Copy {
-    /// Ready when the response is whole, or there is none.
-    fn poll(&mut self, context: &mut Context<'_>, services: &Rc<Services>) -> Poll<bool> {
-        if !self.is_sent {
-            match self.http1.poll_send(context, services).1 {
-                Poll::Pending => {}
-                Poll::Ready(Ok(())) => self.is_sent = true,
-                Poll::Ready(Err(())) => return Poll::Ready(false),
-            }
+/// Writes the head to a connection, or opens a stream with it, for a body of so many bytes.
+fn open(backend: &Backend, head: &Head, length: usize, stream: UpstreamStream) -> Result<Upstream, Attempt> {
+    let services = &backend.services;
+    match stream {
+        // Mirrors of FastCGI are refused with the configuration.
+        UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {
+            let mut scratch = services.scratch.borrow_mut();
+            scratch.clear();
+            scratch.extend_from_slice(&head.text);
+            drop(scratch);
+            Ok(Upstream::Http1(Http1::new(connection, services, RequestBody::None)))
         }
-        while !self.has_head {
-            let asked = Asked { method: self.method, upgrade: None };
-            let polled = self.http1.poll_head(context, services, asked, &mut false, &mut self.response);
-            if ready!(polled).is_err() {
-                return Poll::Ready(false);
-            }
-            self.has_head = !self.response.is_informational();
-            self.http1.answer.consume(self.response.length);
-            match self.has_head {
-                true => _ = self.http1.begin_body(self.response.body),
-                false => self.response.clear(),
-            }
+        UpstreamStream::Stream(permit) => {
+            let mut framed = RequestHead::default();
+            framed.body = RequestBody::Length(length as u64);
+            let opened = Http2::open(permit, &framed, |fields, _| head.fields.write(fields))?;
+            Ok(Upstream::Http2(Box::new(opened)))
         }
-        for _ in 0..PIECES_PER_POLL_MAX {
-            if self.http1.is_read() {
-                return Poll::Ready(self.is_sent);
-            }
-            match ready!(self.http1.poll_part(context, services, 0)) {
-                Ok(part) => part.data.into_iter().for_each(|mut data| services.buffers.release(&mut data)),
-                Err(_) => return Poll::Ready(false),
-            }
-        }
-        budget::spend(Budget::Pieces, context);
-        Poll::Pending
     }
 }
 

@@ -7,48 +7,34 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Instant;
 
 use propylon_config::Forwarded;
 use propylon_http::fault::{Blame, Fault};
-use propylon_http::h1::{self, Asked, ClientAddress, ForwardContext, Method, RequestBody, ResponseHead};
+use propylon_http::h1::{self, ClientAddress, ForwardContext, Method, RequestBody};
 use propylon_http::h2;
 use propylon_identity::{Forward, Question};
-use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 
 use super::attempt::{InProgress, withhold_fields};
 use super::heads;
+use super::reading::{Answer, Reading, Wanted};
 use super::record::{self, AttemptRecord};
-use super::transfer::{Http1, Http2, Stop, Upstream, see_out};
+use super::transfer::{Http1, Http2, Upstream};
 use crate::client::side::ClientSide;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::Request;
-use crate::services::Services;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::{self, Trace};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
 use crate::upstream::checkout::{self, Client, Refusal, RetryState, Traits, UpstreamStream, streams};
-use crate::upstream::connect::{check_in, log_tls_failure};
 use crate::upstream::terms::Checkout;
 
 /// Bytes of an answer's body. Clients get it where the answer is a refusal.
 const BODY_BYTES_MAX: usize = 256 * 1024;
-/// Interim responses to one question.
-const INFORMATIONAL_MAX: u32 = 16;
 /// Repeats of one question, beside those that the backend's retries allow: of connections that were closed meanwhile.
 const STALE_MAX: u32 = 4;
-
-/// An answer to a question.
-#[derive(Default)]
-pub struct Answer {
-    pub head: ResponseHead,
-    /// Bytes of the head.
-    pub text: Vec<u8>,
-    /// The body, whole.
-    pub body: Vec<u8>,
-}
 
 /// Asks a question about a request.
 ///
@@ -176,7 +162,7 @@ impl Asking<'_> {
     ) -> Result<Answer, Why> {
         let services = Rc::clone(&self.backend.services);
         let server = self.open(client, snapshot, server_stream).map_err(Why::Failed)?;
-        let mut reading = Reading::new(server);
+        let mut reading = Reading::new(server, Method::Get, None, Wanted::Kept(BODY_BYTES_MAX));
         let (began, deadline, terms) = (Instant::now(), services.timers.deadline(), &self.backend.terms);
         let (mut had_head, mut due) = (false, self.due.min(services.timers.now() + terms.first_byte));
         let read = poll_fn(|context| {
@@ -206,9 +192,7 @@ impl Asking<'_> {
         if read.is_ok() {
             self.note_answer(reading.answer.head.status, began.elapsed().as_micros() as u64);
         }
-        let Reading { server, answer, is_spent, .. } = reading;
-        let keeps = read.is_ok() && !is_spent && answer.head.keep_alive;
-        self.end(server, &services, (read.is_ok(), keeps));
+        let answer = reading.end(self.backend, &mut self.own.note, (read.is_ok(), false));
         read.map(|()| answer)
     }
 
@@ -254,21 +238,6 @@ impl Asking<'_> {
                 })?;
                 Ok(Upstream::Http2(Box::new(opened)))
             }
-        }
-    }
-
-    /// Gives the connection back, where it can carry another request, or sees the stream to its end.
-    fn end(&mut self, server: Upstream, services: &Rc<Services>, (is_whole, keeps): (bool, bool)) {
-        match server {
-            Upstream::Http1(mut http1) => {
-                if let Some(failure) = http1.connection.stream.failure() {
-                    log_tls_failure(self.backend, http1.connection.key.server, failure);
-                }
-                let is_clean = http1.finish(services) && keeps;
-                check_in(self.backend, http1.connection, is_clean);
-            }
-            Upstream::Http2(http2) if is_whole && http2.is_open() => see_out(http2, &mut self.own, self.backend),
-            Upstream::Http2(_) | Upstream::FastCgi(_) => {}
         }
     }
 
@@ -329,92 +298,5 @@ impl Asking<'_> {
         }
         services.metrics.increment(metrics.retries);
         None
-    }
-}
-
-/// A question on its way to a server, and its answer back.
-struct Reading {
-    server: Upstream,
-    answer: Answer,
-    is_sent: bool,
-    /// The server takes nothing more.
-    is_spent: bool,
-    /// A byte of an answer has come.
-    is_answered: bool,
-    has_head: bool,
-    informational: u32,
-}
-
-impl Reading {
-    fn new(server: Upstream) -> Reading {
-        Reading {
-            server,
-            answer: Answer::default(),
-            is_sent: false,
-            is_spent: false,
-            is_answered: false,
-            has_head: false,
-            informational: 0,
-        }
-    }
-
-    /// Ready when the answer is whole, or there is to be none.
-    fn poll(&mut self, context: &mut Context<'_>, services: &Rc<Services>) -> Poll<Result<(), Attempt>> {
-        if !self.is_sent {
-            // A server may have answered before it closed.
-            if let Poll::Ready(sent) = self.server.poll_send(context, services).1 {
-                (self.is_sent, self.is_spent) = (true, sent.is_err());
-            }
-        }
-        ready!(self.poll_head(context, services))?;
-        for _ in 0..PIECES_PER_POLL_MAX {
-            if self.server.is_read() {
-                return Poll::Ready(Ok(()));
-            }
-            let part = ready!(self.server.poll_part(context, services, (0, usize::MAX))).map_err(attempt)?;
-            if let Some(mut data) = part.data {
-                self.answer.body.extend_from_slice(data.readable());
-                services.buffers.release(&mut data);
-            }
-            if self.answer.body.len() > BODY_BYTES_MAX {
-                return Poll::Ready(Err(Attempt::new(Fault::ExcessData, Repeatable::No)));
-            }
-        }
-        budget::spend(Budget::Pieces, context);
-        Poll::Pending
-    }
-
-    fn poll_head(&mut self, context: &mut Context<'_>, services: &Rc<Services>) -> Poll<Result<(), Attempt>> {
-        while !self.has_head {
-            let asked = Asked { method: Method::Get, upgrade: None };
-            let Answer { head, text, .. } = &mut self.answer;
-            let polled = self.server.poll_head(context, services, asked, &mut self.is_answered, head);
-            ready!(polled).map_err(attempt)?;
-            self.has_head = !head.is_informational();
-            if self.has_head {
-                let bytes = self.server.head_text();
-                // A body of HTTP/1 may be behind it.
-                let length = if head.length == 0 { bytes.len() } else { head.length.min(bytes.len()) };
-                text.extend_from_slice(&bytes[..length]);
-            }
-            self.server.skip_head(head.length);
-            if self.has_head {
-                self.server.begin_body(head);
-                continue;
-            }
-            head.clear();
-            self.informational += 1;
-            if self.informational > INFORMATIONAL_MAX {
-                return Poll::Ready(Err(Attempt::new(Fault::BadResponse, Repeatable::No)));
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-fn attempt(stop: Stop) -> Attempt {
-    match stop {
-        Stop::Server(failed) => failed,
-        Stop::Client(fault) => Attempt::new(fault, Repeatable::No),
     }
 }

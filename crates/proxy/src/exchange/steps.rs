@@ -41,6 +41,7 @@ pub async fn take(
         config: Rc::clone(&snapshot.config),
         listener: snapshot.index_of(client.listener()),
         alarm: None,
+        passing: None,
     });
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));
@@ -196,7 +197,7 @@ async fn forward(
 ) -> After {
     let Some(steps) = request.steps.as_ref().map(|taken| Rc::clone(&taken.steps)) else { return After::Abort };
     if let Some(mirror) = &steps.mirror {
-        mirror::send_copy(client, request, snapshot, mirror);
+        mirror::begin(client, request, snapshot, mirror);
     }
     if let Some(bounds) = steps.buffer.request {
         let bounds = Bounds { memory: bounds.memory, disk: bounds.disk };

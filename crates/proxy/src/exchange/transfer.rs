@@ -7,6 +7,7 @@
 
 mod body;
 mod compression;
+mod copied;
 mod downstream;
 mod flow;
 mod grpc_web;
@@ -42,7 +43,8 @@ pub use self::downstream::{decoded, poll_fill};
 pub use self::flow::Rest;
 use self::http1_pair::Http1Pair;
 use self::limits::{DirectionLimit, Limits, Phase, Side};
-use self::progress::{PIECE_BYTES, Progress, Sending};
+pub use self::progress::PIECE_BYTES;
+use self::progress::{Progress, Sending};
 pub use self::stop::Stop;
 use self::stop::server_fault;
 pub use self::upstream::Upstream;
@@ -166,7 +168,7 @@ impl<'a> Transfer<'a> {
             }
             Upstream::Http2(http2) => {
                 if ended.is_in_order() && progress.sent && http2.is_open() {
-                    see_out(http2, progress.request, backend);
+                    see_out(http2, &mut progress.request.note, backend);
                 }
                 ended
             }
@@ -734,7 +736,7 @@ impl<'a> Transfer<'a> {
     fn finish(&mut self, ended: &Ended, backend: &Rc<Backend>) -> bool {
         let Transfer { server: Upstream::Http1(server), progress, .. } = self else { return false };
         if ended.is_in_order() && progress.request.note.has_head() && server.has_excess() {
-            note_excess(progress.request, backend);
+            note_excess(&mut progress.request.note, backend);
         }
         if let Some(failure) = server.connection.stream.failure() {
             log_tls_failure(backend, server.connection.key.server, failure);
@@ -775,6 +777,7 @@ fn open(
                 request.head.body = match upload {
                     Upload::Stream { kept, .. } => stream.framing(request.head.body, kept.as_deref()),
                     Upload::LimitedStream { .. } => stream.framing(request.head.body, None),
+                    Upload::Copied(copied) => copied.framing(stream, request.head.body),
                     _ => request.head.body,
                 };
             }
@@ -788,6 +791,9 @@ fn open(
             request.head.body = match (&mut *client, &**upload) {
                 // Trailers are nothing to this server.
                 (_, Upload::Held(_)) => upload.held_length().map_or(request.head.body, RequestBody::Length),
+                (_, Upload::Copied(copied)) if let Some(length) = copied.upload.held_length() => {
+                    RequestBody::Length(length)
+                }
                 (ClientSide::Http2(stream), _) => stream.framing(request.head.body, upload.kept()),
                 (ClientSide::Http1(_), _) => request.head.body,
             };

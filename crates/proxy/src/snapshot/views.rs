@@ -22,8 +22,9 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
         config::Priority::Normal => Priority::Normal,
         config::Priority::Low => Priority::Low,
     };
-    let is_slowed = steps.throttle.is_some_and(|throttle| throttle.upload.is_some());
-    let is_plain = *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && !is_slowed;
+    // Bodies that are slowed down, or kept for a copy.
+    let is_watched = steps.throttle.is_some_and(|throttle| throttle.upload.is_some()) || steps.mirror.is_some();
+    let is_plain = *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && !is_watched;
     let hedge = route.steps.hedge;
     if is_plain && priority == Priority::Normal && hedge.is_none() {
         return Vec::new();
@@ -52,7 +53,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             checkout: match own.checkout {
                 // Made ready for its servers first, and then within its limit.
                 Checkout::Http10 => Checkout::Http10,
-                _ if timeouts.request.is_some() || is_slowed => Checkout::Timed,
+                _ if timeouts.request.is_some() || is_watched => Checkout::Timed,
                 checkout => checkout,
             },
             sets_cookie: own.sets_cookie || side.is_some(),

@@ -46,7 +46,7 @@ pub enum Checkout {
     Connection,
     /// A stream of a connection that carries many requests, perhaps.
     Stream,
-    /// Either of them, within the limit of the whole request, or for one whose body is slowed down.
+    /// Either of them, within the limit of the whole request, or for one whose body is slowed down or kept for a copy.
     Timed,
     /// A connection to a server of HTTP/1.0, for which the request is made ready; within such a limit, if it has one.
     Http10,

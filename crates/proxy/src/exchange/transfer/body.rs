@@ -8,6 +8,7 @@ use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
 use propylon_net::timers::Timers;
 
+use super::copied::Copied;
 use super::held::{HeldUpload, held_by};
 use super::throttle::{Paced, Pacer};
 use crate::request::Request;
@@ -40,6 +41,8 @@ pub enum Upload {
     },
     /// Was read before a server was asked, all of it or some.
     Held(Rc<RefCell<HeldUpload>>),
+    /// One that is kept for a copy while it passes.
+    Copied(Box<Copied>),
 }
 
 /// Bytes of a body that a copy is kept of, at most.
@@ -88,7 +91,7 @@ impl Upload {
         if let Some(throttle) = throttle.filter(|_| request.head.upgrade.is_none())
             && let Some(per_second) = throttle.upload
             && !self.is_whole()
-            && !matches!(self, Upload::Paced(_) | Upload::Held(_))
+            && !matches!(self, Upload::Paced(_) | Upload::Held(_) | Upload::Copied(_))
         {
             let pacer = Pacer::new(per_second, throttle.after, timers);
             let upload = std::mem::replace(self, Upload::Whole(0));
@@ -102,6 +105,7 @@ impl Upload {
             Upload::Whole(_) | Upload::Stream { empty: true, .. } | Upload::Stream { kept: Some(_), .. } => true,
             Upload::Paced(paced) => paced.upload.is_whole(),
             Upload::Held(held) => held.borrow().is_whole(),
+            Upload::Copied(copied) => copied.upload.is_whole(),
             _ => false,
         }
     }
@@ -115,6 +119,7 @@ impl Upload {
             Upload::Chunked { decoder, .. } => decoder.is_done(),
             Upload::Paced(paced) => paced.upload.is_read(),
             Upload::Held(held) => held.borrow().is_whole(),
+            Upload::Copied(copied) => copied.upload.is_read(),
         }
     }
 
@@ -133,6 +138,7 @@ impl Upload {
             | Upload::LimitedStream { begun, .. } => !begun,
             Upload::Paced(paced) => paced.upload.is_untouched(),
             Upload::Held(held) => held.borrow().is_untouched(),
+            Upload::Copied(copied) => copied.upload.is_untouched(),
         }
     }
 
@@ -141,6 +147,7 @@ impl Upload {
         match self {
             Upload::Stream { kept, .. } => kept.as_deref(),
             Upload::Paced(paced) => paced.upload.kept(),
+            Upload::Copied(copied) => copied.upload.kept(),
             _ => None,
         }
     }
@@ -150,6 +157,7 @@ impl Upload {
         match self {
             Upload::Stream { kept, .. } => *kept = None,
             Upload::Paced(paced) => paced.upload.forget_kept(),
+            Upload::Copied(copied) => copied.upload.forget_kept(),
             _ => {}
         }
     }
@@ -157,6 +165,15 @@ impl Upload {
     /// Length of a body that is held whole: a server that takes no chunks can be told of it.
     pub fn held_length(&self) -> Option<u64> {
         if let Upload::Held(held) = self { held.borrow().length() } else { None }
+    }
+
+    /// Begins a body that is held anew, for another attempt.
+    pub fn rewind_held(&mut self) {
+        match self {
+            Upload::Held(held) => drop(held.borrow_mut().rewind()),
+            Upload::Copied(copied) => copied.upload.rewind_held(),
+            _ => {}
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use propylon_http::h2;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
 
+use super::copied;
 use super::held::Next;
 use super::upstream::part::Part;
 use crate::client::connection::Connection;
@@ -382,6 +383,11 @@ fn poll_stream(
             return paced
                 .poll_piece(context, |context, upload| poll_stream(stream, context, (upload, request), pieces));
         }
+        Upload::Copied(copied) => {
+            let piece = ready!(poll_stream(stream, context, (&mut copied.upload, request), pieces))?;
+            copied::note(upload, &piece);
+            return Poll::Ready(Ok(piece));
+        }
         Upload::Held(_) => {
             // The bytes were counted, and the client was given leave for more.
             pieces.is_repeat = true;
@@ -511,6 +517,11 @@ pub(super) fn poll_connection(
                 return paced.poll_piece(context, |context, upload| {
                     poll_connection(connection, context, upload, request, pieces)
                 });
+            }
+            Upload::Copied(copied) => {
+                let piece = ready!(poll_connection(connection, context, &mut copied.upload, request, pieces))?;
+                copied::note(upload, &piece);
+                return Poll::Ready(Ok(piece));
             }
             Upload::Length { .. } | Upload::Chunked { .. } => {
                 if !ready!(poll_fill(connection, context, 0))? {

@@ -42,12 +42,13 @@ impl Http1Pair<'_, '_> {
                         continue;
                     }
                 }
-                Upload::Paced(paced) if paced.is_ended => return Poll::Ready(Ok(())),
-                Upload::Paced(_) => {
-                    ready!(self.poll_paced(context))?;
+                Upload::Paced(_) | Upload::Held(_) | Upload::Copied(_) if self.progress.sending == Sending::End => {
+                    return Poll::Ready(Ok(()));
+                }
+                Upload::Paced(_) | Upload::Copied(_) => {
+                    ready!(self.poll_piece(context))?;
                     continue;
                 }
-                Upload::Held(_) if self.progress.sending == Sending::End => return Poll::Ready(Ok(())),
                 Upload::Held(_) => {
                     ready!(self.poll_held(context))?;
                     continue;
@@ -179,15 +180,13 @@ impl Http1Pair<'_, '_> {
         Ok(())
     }
 
-    /// Puts the next piece of a body that is slowed down into the outbox, or its end.
-    fn poll_paced(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    /// Puts the next piece of a body that is slowed down, or kept for a copy, into the outbox, or its end.
+    #[cold]
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Http1Pair { connection, server, progress, .. } = self;
-        let Upload::Paced(paced) = &mut *progress.upload else { return Poll::Ready(Ok(())) };
         let mut pieces = Pieces::new(true);
-        let (request, connection) = (&mut *progress.request, &mut **connection);
-        let Poll::Ready(piece) = paced
-            .poll_piece(context, |context, upload| poll_connection(connection, context, upload, request, &mut pieces))
-        else {
+        let polled = poll_connection(connection, context, progress.upload, progress.request, &mut pieces);
+        let Poll::Ready(piece) = polled else {
             progress.limits.upload.wait_for(Side::Client, &progress.core);
             return Poll::Pending;
         };
@@ -209,7 +208,7 @@ impl Http1Pair<'_, '_> {
                 progress.core.buffers.release(&mut data);
             }
             Piece::End(trailers) => {
-                paced.is_ended = true;
+                progress.sending = Sending::End;
                 if is_chunked {
                     h1::write_last_chunk(&trailers, &mut scratch);
                 }

@@ -58,13 +58,11 @@ pub struct Paced {
     pacer: Pacer,
     /// Bytes that have been read and are to wait for their time: of one buffer, at most.
     rest: Buffer,
-    /// The end of it is staged.
-    pub is_ended: bool,
 }
 
 impl Paced {
     pub fn new(upload: Upload, pacer: Pacer) -> Paced {
-        Paced { upload, pacer, rest: Buffer::default(), is_ended: false }
+        Paced { upload, pacer, rest: Buffer::default() }
     }
 
     /// Begins another attempt, to which the body goes from its beginning.

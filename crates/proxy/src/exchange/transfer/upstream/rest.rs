@@ -14,7 +14,7 @@ use propylon_http::fault::Fault;
 
 use super::fastcgi::FastCgi;
 use super::http2::Http2;
-use crate::request::Request;
+use crate::request::{Note, Request};
 use crate::upstream::backend::Backend;
 use crate::upstream::closing;
 use crate::upstream::connect::{check_in, log_complaint};
@@ -24,17 +24,17 @@ use crate::upstream::connection::Permit;
 const END_WAIT_MILLIS: u64 = 1_000;
 
 /// Takes note that the server has sent more than belongs to its response, which the client has.
-pub fn note_excess(request: &mut Request, backend: &Backend) {
-    request.note.fault = Some(Fault::ExcessData);
+pub fn note_excess(note: &mut Note, backend: &Backend) {
+    note.fault = Some(Fault::ExcessData);
     backend.services.metrics.increment(backend.metrics().faults.of(Fault::ExcessData));
 }
 
 /// Sees a stream to its end. An excess here already is the request's fault, in its log line; a later one is counted
 /// alone.
-pub fn see_out(mut http2: Box<Http2>, request: &mut Request, backend: &Rc<Backend>) {
+pub fn see_out(mut http2: Box<Http2>, note: &mut Note, backend: &Rc<Backend>) {
     match http2.poll_end(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(true) => {}
-        Poll::Ready(false) => note_excess(request, backend),
+        Poll::Ready(false) => note_excess(note, backend),
         Poll::Pending => drop(spawn_local(wait(http2, Rc::clone(backend)))),
     }
 }
@@ -71,7 +71,7 @@ pub fn end_fastcgi(
     let ended = if is_whole { fastcgi.poll_end(&mut context, services) } else { Poll::Ready(false) };
     log_complaint(backend, fastcgi.connection.key.server, &std::mem::take(&mut fastcgi.complaint));
     if is_whole && fastcgi.has_excess() {
-        note_excess(request, backend);
+        note_excess(&mut request.note, backend);
     }
     if ended.is_pending() {
         drop(spawn_local(wait_for_end(fastcgi, Rc::clone(backend))));
