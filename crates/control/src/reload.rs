@@ -7,49 +7,47 @@
 //! and every worker adopts it.
 
 mod file;
+mod preparation;
+mod upload;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Renewer;
-use propylon_config::{Config, Problem, ServerAddress, Source};
-use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
+use propylon_config::{Problem, ServerAddress, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
-use tokio::sync::{MutexGuard, mpsc, oneshot, watch};
+use tokio::sync::{MutexGuard, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use zeroize::Zeroizing;
 
 use crate::acme;
 use crate::audit;
 use crate::certificates::{Certificates, LoadFailures, ReadAgain, Reloaded, Which};
-use crate::diff::diff;
 use crate::health::Health;
 use crate::isolation;
 use crate::logger;
 use crate::names::Names;
-use crate::origin::{self, Differing, FOR_LIFE, MergedConfig, Wrong, collect_differing, has_error};
-use crate::problems::{problem, with_path};
+use crate::origin::MergedConfig;
 use crate::proofs::Proofs;
 use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
-use crate::state::{self, ClusterText, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
+use crate::state::{ClusterText, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
-use propylon_config::effective;
+use preparation::{ParsedConfig, PreparedSnapshot, Sources, beside};
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
-use propylon_proxy::limits::LimitState;
-use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
+use propylon_proxy::snapshot::{Answers, Files, Publication, Snapshot};
 use propylon_signer::SignerProfile;
+use upload::Upload;
 
 /// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -95,16 +93,6 @@ pub struct InitialState {
 struct SupersededSnapshot {
     snapshot: Weak<Snapshot>,
     since: Instant,
-}
-
-/// A snapshot that is ready to be published, and the configuration it was made from.
-struct PreparedSnapshot {
-    merged: MergedConfig,
-    snapshot: Snapshot,
-    changes: Vec<Value>,
-    warnings: Vec<Problem>,
-    /// Files that could not be used; their content from before stays in use.
-    kept: Vec<Finding>,
 }
 
 impl Reloader {
@@ -695,261 +683,8 @@ impl Settings {
     }
 }
 
-/// An uploaded certificate's file, written before it has been checked; dropping this removes it unless `kept` is set.
-struct Upload {
-    uploads: Uploads,
-    profile: String,
-    file: String,
-    kept: bool,
-    /// List for a file that cannot be removed at once; the removal is tried again later.
-    leftovers: Leftovers,
-}
-
-impl Upload {
-    async fn of(change: &Change, merged: &MergedConfig, leftovers: &Leftovers) -> Result<Option<Upload>, Refused> {
-        let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
-        if !merged.config.tls.iter().any(|known| known.name == *profile) {
-            return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
-        }
-        let Some(state) = &merged.config.process.state else {
-            let what = "there is nowhere to keep certificates".to_owned();
-            return Err(Refused::Forbidden(what, "set process.state to a folder"));
-        };
-        if !state::is_plain_name(profile) || !state::is_plain_name(name) {
-            let what = "the names of profile and certificate have to be names of files as well".to_owned();
-            return Err(Refused::Forbidden(what, "use letters, digits, `-`, `_` and `.`"));
-        }
-        let uploads = Uploads::of(&merged.config, &state.path);
-        if merged.config.keys.isolate.is_some() {
-            if let Uploads::Here(_) = uploads {
-                let what = "with keys.isolate this process takes no private key".to_owned();
-                let fix =
-                    "set keys.store to a folder of its own and restart, or write the file where [tls.NAME] names one";
-                return Err(Refused::Forbidden(what, fix));
-            }
-            if pem.len() > UPLOAD_BYTES_MAX {
-                let what = format!("with keys.isolate a certificate with its key has at most {UPLOAD_BYTES_MAX} bytes");
-                return Err(Refused::Forbidden(what, "leave out what clients do not need, such as roots"));
-            }
-        }
-        // A random part makes the name differ from the file in use, which is needed again if this change is refused.
-        let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
-        let upload = Upload { uploads, profile: profile.clone(), file, kept: false, leftovers: leftovers.clone() };
-        let pem = Zeroizing::new(pem.clone());
-        beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
-            Ok(()) => Ok(Some(upload)),
-            // A key process that has not answered may still write the file; dropping `upload` removes it.
-            Err(error) => {
-                let folder = upload.uploads.folder(&upload.profile);
-                Err(Refused::Unwritten(format!("the certificate cannot be kept in {}: {error}", folder.display())))
-            }
-        })
-        .await?
-    }
-
-    /// Problems with the file are told as those of what was sent: the file is not there any more when they are read.
-    fn as_it_was_sent(&self, refused: Refused) -> Refused {
-        let Refused::Problems(problems) = refused else { return refused };
-        let path = self.uploads.folder(&self.profile).join(&self.file).display().to_string();
-        let as_uploaded = |problem: Problem| match problem.what.contains(&path) {
-            false => problem,
-            true => Problem {
-                file: "the uploaded certificate".into(),
-                at: None,
-                what: problem.what.replace(&format!("{path}: "), "").replace(&path, "FILE"),
-                fix: problem.fix.replace(&path, "FILE"),
-                ..problem
-            },
-        };
-        Refused::Problems(problems.into_iter().map(as_uploaded).collect())
-    }
-
-    /// Removes the file unless it is kept, on a thread of its own.
-    async fn end(self) {
-        if !self.kept {
-            let _ = beside(move || drop(self)).await;
-        }
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        if let (Err(_), Uploads::Beside(_)) = (self.uploads.remove(&self.profile, &self.file), &self.uploads) {
-            self.leftovers.add(&self.file);
-        }
-    }
-}
-
 fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut ServerChange {
     state.servers.entry(backend.to_owned()).or_default().entry(address.to_owned()).or_default()
-}
-
-/// The sources of the configuration that is to be made.
-struct Sources {
-    file: Source,
-    state: State,
-    /// The server that the change is about.
-    server: Option<ServerName>,
-    /// Set if the change is a text in place of the file's.
-    is_pushed: bool,
-}
-
-/// A configuration that has been parsed and is to be compiled to a snapshot.
-struct ParsedConfig {
-    merged: MergedConfig,
-    /// The same, with the numbers that signers have.
-    config: Config,
-    earlier: Arc<Snapshot>,
-    /// Effective configurations.
-    before: Value,
-    after: Value,
-    problems: Vec<Problem>,
-}
-
-impl ParsedConfig {
-    fn new(
-        Sources { file, state, server, is_pushed }: Sources,
-        in_use: &Config,
-        earlier: Arc<Snapshot>,
-        sandbox: &Sandbox,
-    ) -> Result<ParsedConfig, Refused> {
-        let merged =
-            origin::mean(file, state, server.as_ref()).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
-        let (before, after) = (effective::config(in_use), effective::config(&merged.config));
-        let mut problems = merged.warnings.clone();
-        problems.extend(for_life(&merged, &before, &after));
-        if is_pushed {
-            problems.extend(merged.said_otherwise(&before));
-        }
-        let mut refused = sandbox.refused(&merged.config, &merged.source);
-        refused.extend(sandbox::untold_accounts(&merged.config, &merged.source, &merged.file));
-        if !refused.is_empty() {
-            // Compiling would report the same files once more, with less about the cause.
-            problems.extend(refused);
-            problems.sort_by_key(|problem| merged.source.order(problem));
-            return Err(Refused::Problems(problems));
-        }
-        let config = merged.config.clone().with_signers_of(&earlier.config);
-        Ok(ParsedConfig { merged, config, earlier, before, after, problems })
-    }
-
-    fn compile(self, files: Files, found: &Answers) -> Result<PreparedSnapshot, Refused> {
-        let ParsedConfig { merged, config, earlier, before, after, mut problems } = self;
-        let built = earlier.succeeded_by(config, files, found);
-        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
-        let problem_of = |finding: &Finding| with_path(problem(&merged.source, finding), finding);
-        problems.extend(findings.iter().map(problem_of));
-        if let Ok(Compiled { kept, .. }) = &built {
-            problems.extend(kept.iter().map(problem_of).map(|problem| Problem {
-                severity: propylon_config::Severity::Warning,
-                what: format!("{}; what was there before stays in use", problem.what),
-                ..problem
-            }));
-        }
-        problems.sort_by_key(|problem| merged.source.order(problem));
-        match built {
-            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
-                let mut changes = diff(&before, &after);
-                changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(PreparedSnapshot { merged, snapshot, changes, warnings: problems, kept })
-            }
-            _ => Err(Refused::Problems(problems)),
-        }
-    }
-}
-
-/// Runs `work` on a thread of its own, while the tasks of this thread go on.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
-    let failed = |what: String| {
-        let fix = "try again; if it goes on, please report it";
-        Refused::Problems(vec![Problem::error("request", None, what, fix)])
-    };
-    let (sender, receiver) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        // A configuration that was sent may by mistake be a private key.
-        propylon_sys::wipe_freed_memory();
-        // The receiver is gone if the process is ending.
-        let _ = sender.send(work());
-    });
-    thread.map_err(|error| failed(format!("a thread cannot be started: {error}")))?;
-    receiver.await.map_err(|_| failed("compiling the configuration panicked: a defect in Propylon".into()))
-}
-
-/// Errors for changed keys that only another process can apply.
-fn for_life(merged: &MergedConfig, before: &Value, after: &Value) -> Vec<Problem> {
-    // References only: the configuration may have thousands of servers.
-    fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
-        path.split('.').fold(root, |value, key| &value[key])
-    }
-    let mut problems = Vec::new();
-    for (path, _) in FOR_LIFE {
-        let mut changed = Vec::new();
-        collect_differing((*path).to_owned(), of(before, path), of(after, path), &mut changed);
-        problems.extend(changed.iter().map(|key| unchangeable(&merged.file, path, key)));
-    }
-    problems
-}
-
-/// The error for one such key, which is in the file whatever stands in the place of the rest of it.
-fn unchangeable(file: &Source, path: &str, key: &Differing<'_>) -> Problem {
-    let shown = |value: &Value, none: &str| match value {
-        Value::Null => none.to_owned(),
-        Value::Object(_) => "set".to_owned(),
-        value => value.to_string(),
-    };
-    let whose = if key.path == path { "it".to_owned() } else { format!("`{}`", key.path) };
-    let (was, is_to_be) = (shown(key.before, "not set"), shown(key.after, "left out"));
-    let what = format!("`{path}` cannot change while the process runs: {whose} is {was}, and is to be {is_to_be}");
-    let at = propylon_config::locate(file, &key.path);
-    Problem::error(&file.name, at, what, "put it back, or restart: this needs a restart")
-}
-
-/// Changes that the configuration's text does not show: certificates or files with new content.
-fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
-    let mut changes = Vec::new();
-    for (tls, profile) in later.config.tls.iter().zip(&later.profiles) {
-        let known = earlier.profiles.iter().any(|known| Arc::ptr_eq(known, profile));
-        if !known && earlier.config.tls.iter().any(|known| known.name == tls.name) {
-            changes.push(json!({ "path": format!("tls.{}", tls.name), "certificates": "read again" }));
-        }
-    }
-    let before = earlier.config.backend_indexes();
-    for (backend, upstream) in later.config.backends.iter().zip(&later.upstreams) {
-        let Some(index) = before.get(backend.name.as_str()) else { continue };
-        let known = &earlier.config.backends[*index];
-        let same = match (&earlier.upstreams[*index], upstream) {
-            (Some(before), Some(after)) => Arc::ptr_eq(before, after) || before.same_files(after),
-            (before, after) => before.is_none() == after.is_none(),
-        };
-        // A change that is written in the configuration is reported by `diff`.
-        if !same && known.tls.is_some() && backend.tls.is_some() {
-            changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
-        }
-    }
-    let before: HashMap<&str, &LimitState> =
-        earlier.config.limits().map(|limit| limit.label.as_str()).zip(&*earlier.limits).collect();
-    for (limit, state) in later.config.limits().zip(&*later.limits) {
-        if before.get(limit.label.as_str()).is_some_and(|before| !Arc::ptr_eq(&before.lists, &state.lists)) {
-            changes.push(json!({ "path": format!("route.limit.{}", limit.label), "lists": "read again" }));
-        }
-    }
-    if let (Some(before), Some(after)) = (&earlier.collector, &later.collector)
-        && !Arc::ptr_eq(before, after)
-    {
-        changes.push(json!({ "path": "tracing", "files": "read again" }));
-    }
-    for file in earlier.gates.changed_files(&later.gates) {
-        changes.push(json!({ "path": "route.auth", "file": file, "contents": "read again" }));
-    }
-    for (path, body) in later.bodies.iter() {
-        if earlier.bodies.get(path).is_some_and(|known| known != body) {
-            changes.push(json!({ "path": path.to_string_lossy(), "files": "read again" }));
-        }
-    }
-    changes
 }
 
 /// Looks up all names at once.
@@ -1007,35 +742,4 @@ fn log_refused(refused: &Refused) {
         Refused::Unknown(what) | Refused::Taken(what) | Refused::Unwritten(what) => log::error!("{what}"),
     }
     log::error!("the configuration was refused; the one from before stays in effect");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_that_needs_a_restart_is_told_with_its_file_its_line_and_both_values() {
-        let text = |name: &str| {
-            let cluster = format!("[cluster]\nname = '{name}'\nendpoints = ['https://e:1']\nsealing_keys = ['/k']\n");
-            format!("{cluster}[listener.web]\nbind = '127.0.0.1:1'\n[[route]]\nrespond = {{}}\n")
-        };
-        let file = |name| Source { name: "own.toml".into(), base: "/etc".into(), text: text(name) };
-        let shared = "[listener.web]\nbind = '127.0.0.1:2'\n[[route]]\nrespond = {}\n".to_owned();
-        let state =
-            State { cluster: Some(crate::state::ClusterText { text: shared, is_json: false }), ..State::default() };
-        let mean = |name| origin::mean(file(name), state.clone(), None).ok().expect("a configuration");
-        let (before, merged) = (effective::config(&mean("edge").config), mean("other"));
-        let problems = for_life(&merged, &before, &effective::config(&merged.config));
-        let told: Vec<String> = problems.iter().map(|problem| problem.unmarked().to_string()).collect();
-        let expected = "own.toml:2:1: `cluster` cannot change while the process runs: `cluster.name` is \"edge\", and is \
-                        to be \"other\"; put it back, or restart: this needs a restart";
-        assert_eq!(told, [expected]);
-        let without = Source {
-            text: text("x").split_once("[listener").map(|(_, rest)| format!("[listener{rest}")).unwrap(),
-            ..file("x")
-        };
-        let key = Differing { path: "cluster".into(), before: &before["cluster"], after: &Value::Null };
-        let problem = unchangeable(&without, "cluster", &key);
-        assert!(problem.what.ends_with(": it is set, and is to be left out"), "{}", problem.what);
-    }
 }
