@@ -65,6 +65,10 @@ fn curl_reads_every_answer_that_comes_before_its_upload_has_ended() {
         }
     }
     holds("no stream is left", || engine.metric("propylon_http2_streams", &[]) == 0.0);
+    let told = |listener, result| {
+        engine.metric("propylon_discarded_bodies_total", &[("listener", listener), ("result", result)])
+    };
+    holds("bodies of either version are counted", || told("plain", "ended") > 0.0 && told("web", "ended") > 0.0);
 }
 
 #[test]
@@ -134,6 +138,10 @@ fn whoever_goes_on_for_ever_or_falls_silent_is_told_to_stop() {
     assert_eq!(stop.code(), NO_ERROR);
     // A busy machine has it by time before.
     assert!((MIB..DISCARD_BYTES_MAX + MIB).contains(&sent), "{sent} bytes");
+    // Nothing has come of the silent one.
+    let told = |result: &str| engine.metric("propylon_discarded_bodies_total", &[("result", result)]);
+    holds("the body is counted", || told("long") + told("slow") + told("quiet") == 1.0);
+    assert_eq!(told("ended") + told("crowded"), 0.0);
     client.get(3, "/absent");
     assert_eq!(client.response(3).0.status(), Some(404));
 }

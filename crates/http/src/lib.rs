@@ -5,6 +5,7 @@
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]
 
+pub mod discarded;
 pub mod fault;
 pub mod h1;
 pub mod h2;

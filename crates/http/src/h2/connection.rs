@@ -21,6 +21,7 @@ use super::role::Role;
 use super::settings::{self, OwnSettings, PeerSettings, TABLE_BYTES, WINDOW_BYTES};
 use super::stream::{Ending, Half, Reset, Stream};
 use super::window::{ReceiveWindow, SendWindow};
+use crate::discarded::Discarded;
 
 /// Streams that are over here and not for the peer, in proportion to those that may be open: a peer goes on sending for
 /// a while after we have answered.
@@ -122,6 +123,8 @@ pub struct Connection<T> {
     pub(super) late: VecDeque<Late>,
     /// Streams that were answered before all of their bodies had come, which are thrown away.
     pub(super) discards: Vec<Discard>,
+    /// Bodies that were thrown away and have not been counted, by how that has ended.
+    pub(super) discarded: [u32; Discarded::NAMES.len()],
     pub(super) send_window: SendWindow,
     pub(super) receive_window: ReceiveWindow,
     pub(super) queue: SendQueue,
@@ -174,6 +177,7 @@ impl<T> Connection<T> {
             last: 0,
             late: VecDeque::new(),
             discards: Vec::new(),
+            discarded: [0; Discarded::NAMES.len()],
             send_window: SendWindow::new(WINDOW_BYTES),
             receive_window,
             queue: SendQueue::default(),
@@ -288,7 +292,7 @@ impl<T> Connection<T> {
 
     /// Remembers a stream that is closed, as far as frames may come for it that are nobody's fault.
     fn note_closed(&mut self, place: usize) {
-        self.end_discard(self.streams[place].id);
+        self.end_discard(self.streams[place].id, Discarded::Ended);
         let stream = &self.streams[place];
         match stream.reset {
             Some(Reset::ByPeer(_) | Reset::Unprocessed(_)) => {}
@@ -419,7 +423,7 @@ impl<T> Connection<T> {
             (stream.reset, stream.pending, stream.is_queued) = (Some(Reset::ConnectionLost), 0, false);
         }
         (self.open, self.queue) = (0, SendQueue::default());
-        self.discards.clear();
+        self.end_discards();
     }
 
     /// Bytes of a stream's body that its peer would take now, beyond those that were offered.

@@ -8,6 +8,7 @@ use super::Reason;
 use super::connection::Connection;
 use super::frame::{self, HEADER_BYTES};
 use super::stream::Reset;
+use crate::discarded::Discarded;
 
 /// How long a body is read on: as long as some of it comes, and for how long without a byte.
 const DISCARD_MILLIS_MAX: u64 = 30_000;
@@ -37,11 +38,15 @@ impl Discard {
         (self.heard + DISCARD_QUIET_MILLIS).min(began + DISCARD_MILLIS_MAX)
     }
 
-    fn is_over(&mut self, now: u64) -> bool {
+    /// Why it is over, if it is.
+    fn over(&mut self, now: u64) -> Option<Discarded> {
         let due = self.due(now);
         let lasts = now - self.began.unwrap_or(now);
         let is_slow = lasts >= DISCARD_QUIET_MILLIS && self.bytes < lasts / 1000 * DISCARD_RATE_MIN;
-        now >= due || is_slow || self.bytes > DISCARD_BYTES_MAX
+        if self.bytes > DISCARD_BYTES_MAX || lasts >= DISCARD_MILLIS_MAX {
+            return Some(Discarded::Long);
+        }
+        if now >= due { Some(Discarded::Quiet) } else { is_slow.then_some(Discarded::Slow) }
     }
 }
 
@@ -63,7 +68,7 @@ impl<T> Connection<T> {
     /// Tells the client to stop with the oldest body that is read on: its stream is wanted for another.
     pub(super) fn end_oldest_discard(&mut self) {
         if let Some(oldest) = self.discards.first().map(|discard| discard.stream) {
-            self.stop_upload(oldest);
+            self.stop_upload(oldest, Discarded::Crowded);
         }
     }
 
@@ -73,8 +78,8 @@ impl<T> Connection<T> {
         let Some(discard) = self.discards.iter_mut().find(|discard| discard.stream == id) else { return };
         discard.bytes += (HEADER_BYTES + bytes) as u64;
         discard.heard = now;
-        if discard.is_over(now) {
-            self.stop_upload(id);
+        if let Some(why) = discard.over(now) {
+            self.stop_upload(id, why);
         }
     }
 
@@ -90,9 +95,9 @@ impl<T> Connection<T> {
     /// Tells the client to stop with bodies that were read on for long enough. Whether there are any.
     pub fn end_discarding(&mut self, now: u64) -> bool {
         let before = self.discards.len();
-        let is_over = |discard: &mut Discard| discard.is_over(now).then_some(discard.stream);
-        while let Some(stream) = self.discards.iter_mut().find_map(is_over) {
-            self.stop_upload(stream);
+        let over = |discard: &mut Discard| discard.over(now).map(|why| (discard.stream, why));
+        while let Some((stream, why)) = self.discards.iter_mut().find_map(over) {
+            self.stop_upload(stream, why);
         }
         self.discards.len() < before
     }
@@ -107,17 +112,31 @@ impl<T> Connection<T> {
         !self.discards.is_empty()
     }
 
-    fn stop_upload(&mut self, id: u32) {
-        self.end_discard(id);
+    fn stop_upload(&mut self, id: u32, why: Discarded) {
+        self.end_discard(id, why);
         if let Some(place) = self.place(id) {
             self.reset_at(place, Reason::NO_ERROR, Reset::ByUs);
         }
     }
 
-    /// Forgets a stream that is closed.
-    pub(super) fn end_discard(&mut self, id: u32) {
-        if let Some(at) = self.discards.iter().position(|discard| discard.stream == id) {
-            self.discards.remove(at);
+    /// Forgets a stream that is closed. Bodies of which nothing has come behind the answer are not counted.
+    pub(super) fn end_discard(&mut self, id: u32, why: Discarded) {
+        if let Some(at) = self.discards.iter().position(|discard| discard.stream == id)
+            && self.discards.remove(at).bytes > 0
+        {
+            self.discarded[why as usize] += 1;
         }
+    }
+
+    /// Forgets all streams: the connection has ended.
+    pub(super) fn end_discards(&mut self) {
+        let ended = self.discards.drain(..).filter(|discard| discard.bytes > 0).count();
+        self.discarded[Discarded::Ended as usize] += ended as u32;
+    }
+
+    /// Bodies that were thrown away since the last call, by how that has ended, if there were any.
+    pub fn take_discarded(&mut self) -> Option<[u32; Discarded::NAMES.len()]> {
+        let any = self.discarded.iter().any(|count| *count > 0);
+        any.then(|| std::mem::take(&mut self.discarded))
     }
 }

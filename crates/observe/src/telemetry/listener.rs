@@ -1,5 +1,6 @@
 //! Metrics of a listener: its clients' connections, handshakes, requests and relayed connections.
 
+use propylon_http::discarded::Discarded;
 use propylon_http::fault::Family;
 use propylon_http::proxy_protocol::Malformed;
 use propylon_metrics::{Account, AccountFamilies, Column, Counter, Gauge, Histogram, Registry};
@@ -30,6 +31,8 @@ pub struct ListenerMetrics {
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
+    /// Bodies that were thrown away behind early answers, by how that has ended.
+    pub discarded: [Counter; Discarded::NAMES.len()],
     pub http2: Http2Metrics,
 }
 
@@ -97,8 +100,16 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
         ),
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+        discarded: discarded(r, name),
         http2: Http2Metrics::new(r, name),
     }
+}
+
+fn discarded(r: &mut Registry, name: &str) -> [Counter; Discarded::NAMES.len()] {
+    let help =
+        "Bodies that clients went on sending behind the answer and that were thrown away, by how that has ended.";
+    let of = |result| r.counter("propylon_discarded_bodies_total", help, &[("listener", name), ("result", result)]);
+    Discarded::NAMES.map(of)
 }
 
 fn unidentified(r: &mut Registry, name: &str) -> ByFault {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use propylon_http::discarded::Discarded;
 use propylon_http::fault::Fault;
 use propylon_http::proxy_protocol::Ends;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
@@ -381,6 +382,8 @@ pub struct Farewell {
     due: u64,
     /// The client is listened to behind them.
     lingers: bool,
+    /// The client speaks HTTP/2.
+    has_frames: bool,
     linger: Option<Linger>,
 }
 
@@ -392,7 +395,12 @@ impl Farewell {
             connection.stream.stage_close(&mut connection.wire);
         }
         let due = connection.core.timers.now() + FAREWELL_MILLIS;
-        Farewell { due, lingers: after == After::Linger, linger: None }
+        Farewell { due, lingers: after == After::Linger, has_frames: false, linger: None }
+    }
+
+    /// The same of a client that speaks HTTP/2, behind GOAWAY.
+    pub fn begin_of_http2(connection: &mut Connection) -> Farewell {
+        Farewell { has_frames: true, ..Farewell::begin(connection, After::Linger) }
     }
 
     /// Ready when the connection can be closed.
@@ -411,7 +419,11 @@ impl Farewell {
             connection.give_buffers_back();
         }
         let linger = self.linger.get_or_insert_with(|| Linger::begin(core.timers.now()));
-        if linger.poll_end(context, &core, &mut connection.stream).is_ready() {
+        if let Poll::Ready(how) = linger.poll_end(context, &core, &mut connection.stream) {
+            // Frames of HTTP/2 may be behind it, which have an account of their own.
+            if linger.received_bytes > 0 && !self.has_frames {
+                core.metrics.increment(connection.metrics().discarded[how as usize]);
+            }
             return Poll::Ready(());
         }
         connection.deadline.set(linger.due(), context.waker());
@@ -436,9 +448,9 @@ impl Linger {
     }
 
     /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
-    fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, stream: &mut ClientStream) -> Poll<()> {
+    fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, stream: &mut ClientStream) -> Poll<Discarded> {
         if stream.ended {
-            return Poll::Ready(());
+            return Poll::Ready(Discarded::Ended);
         }
         let mut buffer = core.buffers.small();
         let ended = loop {
@@ -451,9 +463,11 @@ impl Linger {
             }
         };
         core.buffers.release(&mut buffer);
-        match ended || self.is_over(core.timers.now()) || core.hurries() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        match self.over(core.timers.now()) {
+            _ if ended => Poll::Ready(Discarded::Ended),
+            Some(why) => Poll::Ready(why),
+            None if core.hurries() => Poll::Ready(Discarded::Crowded),
+            None => Poll::Pending,
         }
     }
 
@@ -462,9 +476,14 @@ impl Linger {
         (self.received_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
     }
 
-    fn is_over(&self, now: u64) -> bool {
+    /// Why it is over, if it is.
+    fn over(&self, now: u64) -> Option<Discarded> {
         let lasts = now - self.began;
-        now >= self.due() || lasts >= LINGER_QUIET_MILLIS && self.received_bytes < lasts / 1000 * LINGER_RATE_MIN
+        let is_slow = lasts >= LINGER_QUIET_MILLIS && self.received_bytes < lasts / 1000 * LINGER_RATE_MIN;
+        if lasts >= LINGER_MILLIS_MAX {
+            return Some(Discarded::Long);
+        }
+        if now >= self.due() { Some(Discarded::Quiet) } else { is_slow.then_some(Discarded::Slow) }
     }
 }
 
@@ -480,15 +499,15 @@ mod tests {
                 if steps.contains(&now) {
                     (linger.received_bytes, linger.received_at) = (linger.received_bytes + bytes_per_step, now);
                 }
-                if linger.is_over(now) {
-                    return now;
+                if let Some(why) = linger.over(now) {
+                    return (now, why);
                 }
             }
-            60_000
+            (60_000, Discarded::Ended)
         };
-        assert_eq!(lasts(0, 0..0), LINGER_QUIET_MILLIS);
-        assert_eq!(lasts(1, 0..60_000), LINGER_QUIET_MILLIS, "a byte at a time");
-        assert_eq!(lasts(1 << 20, 0..5_000), 4_900 + LINGER_QUIET_MILLIS);
-        assert_eq!(lasts(1 << 20, 0..60_000), LINGER_MILLIS_MAX);
+        assert_eq!(lasts(0, 0..0), (LINGER_QUIET_MILLIS, Discarded::Quiet));
+        assert_eq!(lasts(1, 0..60_000), (LINGER_QUIET_MILLIS, Discarded::Slow), "a byte at a time");
+        assert_eq!(lasts(1 << 20, 0..5_000), (4_900 + LINGER_QUIET_MILLIS, Discarded::Quiet));
+        assert_eq!(lasts(1 << 20, 0..60_000), (LINGER_MILLIS_MAX, Discarded::Long));
     }
 }

@@ -189,6 +189,22 @@ impl ClientH2Connection {
         self.connection.borrow().count_timeout(wait);
     }
 
+    /// Ends and counts bodies that were thrown away for long enough; whether there are any.
+    pub fn end_discarding(&self, now: u64) -> bool {
+        let is_told = self.link.h2.borrow_mut().end_discarding(now);
+        self.count_discarded();
+        is_told
+    }
+
+    /// Counts bodies that were thrown away since the last time.
+    pub fn count_discarded(&self) {
+        let Some(discarded) = self.link.h2.borrow_mut().take_discarded() else { return };
+        let connection = self.connection.borrow();
+        for (counter, count) in connection.metrics().discarded.into_iter().zip(discarded) {
+            self.core.metrics.add(counter, count.into());
+        }
+    }
+
     /// The client is to come again for new keys.
     pub fn is_wearing(&self) -> bool {
         self.connection.borrow().stream.is_wearing()

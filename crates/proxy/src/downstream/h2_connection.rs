@@ -24,7 +24,6 @@ use crate::client::h2_stream::Stream;
 use crate::core::Core;
 use crate::fault;
 use crate::http2::{Streams, messages};
-use crate::request::After;
 use crate::services::ListenerHandle;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
@@ -67,6 +66,7 @@ pub async fn serve(connection: Connection) {
     let mut driver = Driver::new(Rc::clone(&link));
     let end = poll_fn(|context| driver.poll(context)).await;
     link.link.lose();
+    link.count_discarded();
     match end {
         End::Spoken => Box::pin(farewell(&link)).await,
         End::Lost => {
@@ -312,7 +312,7 @@ impl Driver {
         {
             return Limit::SaysGoodbye;
         }
-        if self.fit_windows() || link.link.h2.borrow_mut().end_discarding(now) {
+        if self.fit_windows() || link.end_discarding(now) {
             return Limit::SaysGoodbye;
         }
         if link.is_paused() {
@@ -469,7 +469,7 @@ enum Limit {
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &ClientH2Connection) {
     seal(link);
-    let mut farewell = Farewell::begin(&mut link.connection.borrow_mut(), After::Linger);
+    let mut farewell = Farewell::begin_of_http2(&mut link.connection.borrow_mut());
     poll_fn(|context| farewell.poll(context, &mut link.connection.borrow_mut())).await;
 }
 

@@ -210,7 +210,10 @@ fn a_frame_of_which_half_has_come_is_released_once() {
 #[test]
 fn whoever_sends_nothing_or_for_ever_behind_its_answer_is_told_to_stop() {
     // Milliseconds between frames, and their bytes: when the client is told.
-    for (every, bytes, told) in [(60_000, 0, 2_000), (1_000, 100, 2_000), (1_000, 10_000, 30_000)] {
+    let (slow, long) = ([0, 0, 1, 0, 0], [0, 0, 0, 1, 0]);
+    for (every, bytes, told, counted) in
+        [(60_000, 0, 2_000, None), (1_000, 100, 2_000, Some(slow)), (1_000, 10_000, 30_000, Some(long))]
+    {
         let mut server = answered_early();
         assert!(!server.h2.end_discarding(0));
         let mut now = 0;
@@ -226,6 +229,7 @@ fn whoever_sends_nothing_or_for_ever_behind_its_answer_is_told_to_stop() {
         assert_eq!((now, said.last().map(String::as_str)), (told, Some("reset 1 no-error")), "{said:?}");
         assert!(server.hears(&data(1, false, 100)).is_empty(), "it was on its way");
         assert_eq!(server.h2.discards_until(now), None);
+        assert_eq!((server.h2.take_discarded(), server.h2.take_discarded()), (counted, None));
     }
     let mut server = answered_early();
     let frame = data(1, false, 16_000);
