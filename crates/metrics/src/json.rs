@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use crate::registry::{Family, Kind, Member, Scale};
-use crate::store::Store;
+use crate::store::{Store, scaled};
 
 impl Store {
     /// An array in the order of registration:
     /// `{"name":"...","kind":"counter","labels":{"listener":"web"},"value":7,"cores":[3,4]}`, where `cores` has one
-    /// number per column and `value` is their sum, and for histograms
+    /// number per column and `value` is their sum; gauges in another unit than is counted in have a `value` alone.
+    /// Histograms are
     /// `{"name":"...","kind":"histogram","labels":{},"count":3,"sum":2.5,"buckets":[[0.001,2],[null,3]]}`, where the
     /// buckets are cumulative and a bound of `null` stands for infinity.
     pub fn json(&self) -> String {
@@ -47,7 +48,12 @@ impl Store {
         match family.kind {
             Kind::Histogram => self.histogram_json(out, &scales[member.place as usize]),
             Kind::Counter => self.cores_json(out, member, i128::from),
-            Kind::Gauge => self.cores_json(out, member, |value| i128::from(value as i64)),
+            Kind::Gauge => match family.unit_scale {
+                Some(scale) => {
+                    let _ = write!(out, "\"value\":{}", scaled(self.sum(member.place) as i64 as f64, scale));
+                }
+                None => self.cores_json(out, member, |value| i128::from(value as i64)),
+            },
         }
         out.push('}');
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::registry::{Family, Kind, Member, Scale};
-use crate::store::Store;
+use crate::store::{Store, scaled};
 
 impl Store {
     /// All metrics, summed over the columns. Serve it as `text/plain; version=0.0.4; charset=utf-8`.
@@ -21,7 +21,11 @@ impl Store {
         for member in &family.members {
             match family.kind {
                 Kind::Counter => Sample::of(family, member).write(out, Value::Whole(self.sum(member.place))),
-                Kind::Gauge => Sample::of(family, member).write(out, Value::Signed(self.sum(member.place) as i64)),
+                Kind::Gauge => {
+                    let level = self.sum(member.place) as i64;
+                    let shown = family.unit_scale.map(|scale| Value::Real(scaled(level as f64, scale)));
+                    Sample::of(family, member).write(out, shown.unwrap_or(Value::Signed(level)));
+                }
                 Kind::Histogram => {
                     self.histogram(out, Sample::of(family, member), &scales[member.place as usize]);
                 }
@@ -54,8 +58,14 @@ pub fn counter_text<const N: usize>(name: &str, help: &str, series: &[([(&str, S
 
 fn text<const N: usize>(kind: Kind, name: &str, help: &str, series: &[([(&str, String); N], i64)]) -> String {
     let mut out = String::new();
-    let family =
-        Family { name: name.to_owned(), help: help.to_owned(), kind, members: Vec::new(), digests: HashSet::new() };
+    let family = Family {
+        name: name.to_owned(),
+        help: help.to_owned(),
+        kind,
+        unit_scale: None,
+        members: Vec::new(),
+        digests: HashSet::new(),
+    };
     header(&mut out, &family);
     for (labels, value) in series {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
@@ -152,12 +162,14 @@ mod tests {
         let open = registry.gauge("open", "Open now.", &[]);
         let api = registry.counter("requests_total", "Requests.", &[("listener", "api"), ("class", "2xx")]);
         let time = registry.histogram("time_seconds", "Time.", &[("listener", "web")], &[3, 500, 1_000_000], 1e-6);
+        let after = registry.scaled_gauge("after_seconds", "After.", &[("listener", "web")], 1e-6);
         let store = registry.build(2);
         let (a, b) = (Store::column(&store, 0), Store::column(&store, 1));
         a.add(web, 3);
         b.add(web, 4);
         b.increment(api);
         a.lower(open);
+        b.set(after, 12_500);
         a.observe(time, 2);
         b.observe(time, 400);
         b.observe(time, 2_000_000);
@@ -176,6 +188,9 @@ time_seconds_bucket{listener="web",le="1"} 2
 time_seconds_bucket{listener="web",le="+Inf"} 3
 time_seconds_sum{listener="web"} 2.000402
 time_seconds_count{listener="web"} 3
+# HELP after_seconds After.
+# TYPE after_seconds gauge
+after_seconds{listener="web"} 0.0125
 "#;
         assert_eq!(store.prometheus(), expected);
     }

@@ -52,6 +52,8 @@ pub(crate) struct Family {
     pub name: String,
     pub help: String,
     pub kind: Kind,
+    /// Turns the unit of a gauge's levels into the one that is shown, where that is another.
+    pub unit_scale: Option<f64>,
     pub members: Vec<Member>,
     /// Digests of the members' labels: one that is not here is new, without a look at every other.
     pub digests: HashSet<u64>,
@@ -96,6 +98,17 @@ impl Registry {
         let slot = self.slots(1);
         self.register(name, help, Kind::Gauge, labels, slot);
         Gauge { slot }
+    }
+
+    /// As [`Registry::gauge`], of levels in a unit that `unit_scale` turns into the one that is shown (1e-6 for
+    /// microseconds shown as seconds). All members of a family have the same.
+    pub fn scaled_gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], unit_scale: f64) -> Gauge {
+        assert!(unit_scale.is_finite() && unit_scale > 0.0, "gauge {name} has the unit scale {unit_scale}");
+        let gauge = self.gauge(name, help, labels);
+        if let Some(family) = self.names.get(name).map(|place| &mut self.families[*place]) {
+            family.unit_scale = Some(unit_scale);
+        }
+        gauge
     }
 
     /// `bounds` are upper limits, inclusive and rising, in the unit in which values will be observed;
@@ -228,7 +241,8 @@ impl Registry {
         let digests = HashSet::from([digest(&member.labels)]);
         let members = vec![member];
         self.names.insert(name.to_owned(), self.families.len());
-        self.families.push(Family { name: name.to_owned(), help: help.to_owned(), kind, members, digests });
+        let (name, help) = (name.to_owned(), help.to_owned());
+        self.families.push(Family { name, help, kind, unit_scale: None, members, digests });
     }
 }
 

@@ -302,14 +302,15 @@ impl Scale {
 
     /// A raw value in the unit that is shown.
     pub(crate) fn shown(&self, raw: u64) -> f64 {
-        let parts = (1.0 / self.unit_scale).round();
-        // 3 * 1e-6 is not 0.000003, but 3 / 1e6 is: division by a whole number gives the nearest double.
-        if parts > 1.0 && (parts * self.unit_scale - 1.0).abs() < 1e-9 {
-            raw as f64 / parts
-        } else {
-            raw as f64 * self.unit_scale
-        }
+        scaled(raw as f64, self.unit_scale)
     }
+}
+
+/// A value in the unit in which it is shown.
+pub(crate) fn scaled(raw: f64, unit_scale: f64) -> f64 {
+    let parts = (1.0 / unit_scale).round();
+    // 3 * 1e-6 is not 0.000003, but 3 / 1e6 is: division by a whole number gives the nearest double.
+    if parts > 1.0 && (parts * unit_scale - 1.0).abs() < 1e-9 { raw / parts } else { raw * unit_scale }
 }
 
 #[cfg(test)]
