@@ -14,6 +14,7 @@ pub mod capacity;
 pub mod connection_limiter;
 pub mod credits;
 pub mod dispatch;
+pub mod first_bytes;
 pub mod flows;
 pub mod gradient;
 pub mod handshake_limiter;
