@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use propylon_e2e::admin::ask_admin;
 use propylon_e2e::frames::{CANCEL, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, RST_STREAM, request};
 use propylon_e2e::otlp::Collector;
 use propylon_e2e::program::curl;
 use propylon_e2e::wait::WAIT_MAX;
-use propylon_e2e::{Engine, Origin, holds};
+use propylon_e2e::{Client, Engine, Origin, holds};
 use rustix::process::Signal;
 
-/// A server that answers when it is told to, and takes note of connections that end before.
+/// A server that answers when it is told to, and takes note of connections that end before. Paths that it is eager for
+/// it answers by itself, and goes on; what is no HTTP/1 it hangs up on.
 struct Held {
     origin: Origin,
     asked: Arc<AtomicUsize>,
@@ -24,12 +26,24 @@ struct Held {
 
 impl Held {
     fn new() -> Held {
+        Held::eager_for(&[], Duration::ZERO)
+    }
+
+    /// Eager for these paths, for which it takes that long.
+    fn eager_for(eager: &'static [&'static str], takes: Duration) -> Held {
         let (asked, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (answers, told) = channel::<String>();
         let (told, seen, over) = (Mutex::new(told), Arc::clone(&asked), Arc::clone(&ended));
         let origin = Origin::scripted(move |peer| {
-            if peer.read_request().is_none() {
-                return;
+            loop {
+                let Some(request) = peer.read_request().filter(|request| !request.starts_with(b"PRI ")) else { return };
+                let is_for = |path: &&&str| request.starts_with(format!("GET {path} ").as_bytes());
+                match eager.iter().find(is_for) {
+                    Some(&"/last") => return peer.send(SAYS_HELD),
+                    Some(_) => thread::sleep(takes),
+                    None => break,
+                }
+                peer.send(SAYS_EAGER);
             }
             seen.fetch_add(1, Ordering::SeqCst);
             loop {
@@ -67,6 +81,7 @@ impl Held {
 }
 
 const SAYS_HELD: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nheld";
+const SAYS_EAGER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\neager";
 const BUSY: &str = "HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy";
 
 fn quick() -> Origin {
@@ -250,10 +265,13 @@ fn a_second_attempt_needs_leave_of_the_budget_and_room_at_another_server() {
     let retries = "retries = { attempts = 1, budget = \"0%\", min_per_second = 1 }";
     let engine = Engine::start(&config(servers, retries, HEDGE));
     let mut clients: Vec<_> = (1..=4).map(|asked| late(&engine, asked)).collect();
-    let refused = || engine.metric("propylon_retries_refused_total", &[]);
+    let refused = || engine.metric("propylon_hedges_refused_total", &[]);
     let made = || engine.metric("propylon_hedges_total", &[("result", "second")]);
     holds("all are late", || refused() + made() == 4.0);
     assert!(refused() >= 1.0, "{} were made", made());
+    let status = || ask_admin(&engine, "GET", "/status.json", "", "").text();
+    holds("it is told", || status().contains("\"hedges-refused\""));
+    assert_eq!(engine.metric("propylon_retries_refused_total", &[]), 0.0, "no repeat was asked for");
     (0..refused() as usize).for_each(|_| slow.answer(SAYS_HELD));
     let texts: Vec<String> = clients.iter_mut().map(|client| client.read_response().text()).collect();
     assert_eq!(texts.iter().filter(|text| *text == "held").count() as f64, refused());
@@ -455,4 +473,110 @@ fn a_race_outlasts_a_reload_and_a_drain() {
     assert_eq!(client.read_response().text(), "held");
     first.is_left(2);
     engine.expect_exit(0);
+}
+
+#[test]
+fn connections_that_were_idle_and_closed_blame_neither_attempt_of_a_race() {
+    let first = Held::eager_for(&["/warm"], Duration::ZERO);
+    let second = Held::eager_for(&["/both"], Duration::ZERO);
+    let servers = [first.origin.address(), second.origin.address()];
+    let engine = Engine::start(&format!("[process]\nworkers = 1\n{}", config(servers, "", HEDGE)));
+    let stale = |server: &Held, times: f64| {
+        engine.metric_reaches("propylon_server_stale_total", &[("server", &server.label())], times);
+    };
+    let mut client = engine.client("plain");
+    let (mut asked, mut left) = (0, 0);
+    for (number, is_second_quicker) in [(1, true), (2, false)] {
+        // Both have a connection that has served before.
+        assert_eq!(client.get("/both").text(), "eager");
+        (asked, left) = (asked + 1, left + 1);
+        first.is_left(left);
+        assert_eq!(client.get("/warm").text(), "eager");
+        client.send("GET /race HTTP/1.1\r\nHost: a\r\n\r\n");
+        asked += 1;
+        first.is_asked(asked);
+        second.is_asked(number);
+        let [one, other] = if is_second_quicker { [&second, &first] } else { [&first, &second] };
+        one.answer("");
+        stale(one, number as f64);
+        other.answer("");
+        stale(other, number as f64);
+        // The repeat has a new connection, and a third attempt is the last.
+        asked += 1;
+        first.is_asked(asked);
+        first.answer(SAYS_HELD);
+        assert_eq!(client.read_response().text(), "held");
+    }
+    hedges(&engine, [0.0, 2.0, 2.0]);
+    assert_eq!(engine.metric("propylon_stale_retries_total", &[]), 2.0);
+    is_settled(&engine, 0.0);
+}
+
+#[test]
+fn an_attempt_that_takes_the_place_of_another_is_judged_by_its_own_connection() {
+    let eager = || Held::eager_for(&["/warm", "/last"], Duration::ZERO);
+    let both = [eager(), eager()];
+    let servers = [&both[0], &both[1]].map(|server| server.origin.address());
+    let text = config(servers, "protocol = \"auto\"", HEDGE).replace("balance = \"first\"\n", "");
+    let engine = Engine::start(&format!("[process]\nworkers = 1\n{text}"));
+    let mut client = engine.client("plain");
+    // In turns: both are found to speak HTTP/1.1, and the one whose turn is next has no connection left.
+    for (path, says) in [("/warm", "eager"), ("/warm", "eager"), ("/last", "held"), ("/warm", "eager")] {
+        assert_eq!(client.get(path).text(), says);
+    }
+    client.send("GET /race HTTP/1.1\r\nHost: a\r\n\r\n");
+    let asked = |server: &Held| server.asked.load(Ordering::SeqCst);
+    holds("both are asked", || both.iter().all(|server| asked(server) == 1));
+    let received = |server: &Held, what: &str| server.origin.received_text().matches(what).count();
+    let [first, second] =
+        if received(&both[0], "GET /last") == 1 { [&both[0], &both[1]] } else { [&both[1], &both[0]] };
+    first.answer("");
+    fails(&engine, first, 1.0);
+    second.answer("");
+    // To have closed an idle connection is no reason to ask it once more what it speaks.
+    second.is_asked(2);
+    second.answer(SAYS_HELD);
+    assert_eq!(client.read_response().text(), "held");
+    assert_eq!(received(second, "PRI * HTTP/2.0"), 1);
+    is_settled(&engine, 1.0);
+}
+
+#[test]
+fn by_a_percentile_a_server_is_late_that_takes_longer_than_others_took_lately() {
+    let first = Held::eager_for(&["/paced"], Duration::from_millis(20));
+    let quick = quick();
+    let servers = [first.origin.address(), quick.address()];
+    let engine = Engine::start(&config(servers, "", "hedge = { after = \"p50\" }"));
+    let after = |percentile: &str| engine.metric("propylon_hedge_after_seconds", &[("percentile", percentile)]);
+    let mut client = engine.client("plain");
+    let paced = |client: &mut Client, times: usize| {
+        (0..times).for_each(|_| assert_eq!(client.get("/paced").status, 200));
+    };
+    // Too little is known.
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    first.is_asked(1);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!((quick.connections(), after("p50")), (0, 0.0));
+    first.answer(SAYS_HELD);
+    assert_eq!(client.read_response().text(), "held");
+    paced(&mut client, 25);
+    holds("the median is known", || after("p50") > 0.0);
+    assert!((0.02..2.0).contains(&after("p50")), "{}", after("p50"));
+    let made = || engine.metric("propylon_hedges_total", &[("result", "second")]);
+    let before = made();
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "quick");
+    let mut http2 = Http2::start(&engine);
+    http2.get(1, "/held");
+    assert_eq!(http2.response(1).1, b"quick");
+    holds("both were late", || made() == before + 2.0);
+    // Knowledge outlasts a reload: it takes 40 responses to know the 75th percentile.
+    engine.rewrite(&config(servers, "", "hedge = { after = \"p75\" }"));
+    engine.reload();
+    paced(&mut client, 25);
+    holds("another percentile is known", || after("p75") > 0.0);
+    engine.rewrite(&config(servers, "", HEDGE));
+    engine.reload();
+    holds("nothing is told of percentiles", || !engine.metrics().contains("propylon_hedge_after_seconds{"));
+    is_settled(&engine, 0.0);
 }

@@ -556,7 +556,7 @@ mod tests {
         [[route]]
         path = "/hedged"
         backend = "rpc"
-        hedge = { after = "40ms" }
+        hedge = { after = "p99.9" }
         [backend.php_once]
         servers = ["10.0.2.9:9001"]
         protocol = "fastcgi"
@@ -755,7 +755,7 @@ mod tests {
         assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));
         assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));
         assert_eq!(split["retries"]["on"], json!(["connect", "timeout", 503]));
-        assert_eq!(route_of(&shown, &json!("/hedged"))["hedge"], json!({ "after": "40ms" }));
+        assert_eq!(route_of(&shown, &json!("/hedged"))["hedge"], json!({ "after": "p99.9" }));
         assert_eq!(route_of(&shown, &json!("/hashed"))["sticky"], json!({ "key": { "header": "x-user" } }));
     }
 

@@ -13,8 +13,9 @@ use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, FactCondition, Forwarded,
-    HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Priority, Proof,
-    Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsGroup, TlsProfile, TlsSuite,
+    HedgeAfter, HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Percentile,
+    Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsGroup,
+    TlsProfile, TlsSuite,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -596,6 +597,11 @@ fn priorities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
+/// Whether second attempts by this percentile leave no repeats to those whose servers fail.
+fn is_dear(backend: &Backend, percentile: Percentile) -> bool {
+    u32::from(1000 - percentile.tenths()) * 10 >= backend.retry_budget.share.hundredths()
+}
+
 /// Second attempts that no request would have made.
 fn hedges(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete) {
@@ -618,12 +624,22 @@ fn hedges(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         } else if backends.iter().all(|backend| attempts(backend) == 0) {
             let what = "`hedge` has no effect: a second attempt is one of the repeats, and `retries` allows none";
             report.error(draft.span, what, "allow `retries` and their `budget`, or remove `hedge`");
-        } else if backends.iter().all(|backend| hedge.after >= first_byte(backend)) {
+        } else if matches!(hedge.after, HedgeAfter::Time(after) if backends.iter().all(|each| after >= first_byte(each)))
+        {
             let what = "`hedge.after` is not shorter than `first_byte`, which ends the attempt before";
             report.error(draft.span, what, "shorten `after`, or lengthen `timeouts.first_byte`");
         } else if backends.iter().all(|backend| backend.servers.len() < 2) {
             let what = "`hedge` has no effect: there is one server, and a second attempt goes to another";
             report.warning(draft.span, what, "add a server to the backend, or remove `hedge`");
+        } else if let HedgeAfter::Percentile(percentile) = hedge.after
+            && let Some(backend) = backends.iter().find(|backend| is_dear(backend, percentile))
+        {
+            let (name, after) = (shown(&backend.name), percentile.name());
+            let what = format!(
+                "`hedge` by {after} asks twice for {}% of the requests, which takes all of the `budget` of [backend.{name}]",
+                f64::from(1000 - percentile.tenths()) / 10.0
+            );
+            report.warning(draft.span, what, "choose a higher percentile, or allow a larger `budget` of `retries`");
         }
     }
 }

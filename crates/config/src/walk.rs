@@ -445,7 +445,7 @@ pub(crate) fn words<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(word, _)| *word).collect()
 }
 
-fn within<T: PartialOrd>(
+pub(crate) fn within<T: PartialOrd>(
     report: &Report<'_>,
     key: &str,
     found: Found<T>,

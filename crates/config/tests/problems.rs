@@ -1369,16 +1369,37 @@ fn where_requests_go_is_checked() {
         (both("retries={on=['503']}"), 15, 14, "`on` cannot have \"503\" in it; write 503 without quotes"),
         (both("retries={on=['resets']}"), 15, 14, "`on` cannot have \"resets\" in it; use \"connect\""),
         (both("retries={on=[404]}"), 15, 14, "`on`: this is no fault and no status"),
+        (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
+        (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
+        (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
+    expect(&cases);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn second_attempts_are_checked() {
+    let route = |text: &str| {
+        format!(
+            "[listener.l]\nbind='0.0.0.0:80'\n[backend.a]\nservers=['a:1']\n[backend.b]\nservers=['b:1']\n[[route]]\npath='/b'\nbackend='b'\n\
+             [[route]]\npath='/a'\nbackend='a'\n[[route]]\n{text}\n"
+        )
+    };
+    let both = |more: &str| route(&format!("backend=[{{name='a'}},{{name='b'}}]\n{more}"));
+    let cases = [
         (both("hedge={}"), 15, 1, "`hedge` has no `after`"),
         (both("hedge={after='0ms'}"), 15, 14, "`after` is too"),
+        (both("hedge={after='2h'}"), 15, 14, "`after` is too large"),
+        (both("hedge={after='p97'}"), 15, 14, "`after`: there is no percentile \"p97\""),
+        (both("hedge={after='soon'}"), 15, 14, "`after`: \"soon\" is neither a duration nor a percentile"),
+        (both("hedge={after=50}"), 15, 14, "`after`: expected a duration such as \"50ms\" or a percentile"),
         (both("hedge={after='50ms'}\nretries=0"), 13, 1, "`hedge` has no effect: a second attempt is one of the repeats"),
         (both("hedge={after='2s'}\ntimeouts={first_byte='2s'}"), 13, 1, "`hedge.after` is not shorter than `first_byte`"),
         (both("hedge={after='50ms'}"), 13, 1, "`hedge` has no effect: there is one server, and a second attempt"),
         (both("hedge={after='50ms'}\nfallback='p'\n[backend.p]\nservers=['p:1','p:2']\nprotocol='http1.0'"), 13, 1, "`hedge` asks twice in HTTP/1.1 or HTTP/2, and [backend.p] has another `protocol`"),
+        (both("hedge={after='p75'}\nfallback='p'\n[backend.p]\nservers=['p:1','p:2']"), 13, 1, "`hedge` by p75 asks twice for 25% of the requests, which takes all of the `budget` of [backend.a]"),
         (route("respond={}\nhedge={after='1s'}"), 15, 1, "`hedge` is about a backend, and this route has none"),
-        (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
-        (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
-        (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
     ];
     let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
     expect(&cases);

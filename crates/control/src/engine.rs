@@ -41,6 +41,7 @@ use crate::announce::guardian::Guardian;
 use crate::cluster::{Membership, Sampler, readiness, report};
 use crate::folders;
 use crate::health::Health;
+use crate::hedge_times::HedgeTimes;
 use crate::isolation::{KeyProcess, StoreCheck, UnusedKeys};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
@@ -402,6 +403,7 @@ struct Reported {
     /// Files of the system that were replaced.
     replaced: Vec<&'static str>,
     cluster: report::Reports,
+    hedge_times: HedgeTimes,
 }
 
 impl Main {
@@ -524,6 +526,7 @@ impl Main {
         reported.panics = self.count_panics(reported.panics);
         reported.workers = self.report_workers(snapshot, reported.workers);
         reported.replaced = self.report_replaced(sandbox, std::mem::take(&mut reported.replaced));
+        reported.hedge_times.look(snapshot, &self.telemetry, &self.column());
         self.exporter.start_if_needed(snapshot);
         reported.exports = self.report_exports(reported.exports);
         self.rotate_ticket_keys(snapshot);

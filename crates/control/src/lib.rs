@@ -16,6 +16,7 @@ pub mod engine;
 pub mod expiry;
 pub mod folders;
 pub mod health;
+mod hedge_times;
 pub mod isolation;
 pub mod key_folders;
 pub mod logger;

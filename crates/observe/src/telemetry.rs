@@ -34,7 +34,7 @@ use propylon_policy::dispatch::Reason as DispatchReason;
 
 pub use acme::AcmeMetrics;
 pub use backend::{BackendMetrics, HedgeMetrics, ServerMetrics, ServerTlsMetrics};
-use backend::{backend_metrics, server_metrics, sticky_metrics};
+use backend::{backend_metrics, hedge_after, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use bodies::BodyMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
@@ -69,6 +69,8 @@ pub struct Telemetry {
     backends: SeriesTable<BackendMetrics>,
     server_tls: SeriesTable<ServerTlsMetrics>,
     sticky: SeriesTable<ByReason>,
+    /// Gauges by a backend's name and a percentile's, by [`series::within`].
+    hedge_after: SeriesTable<Gauge>,
     servers: SeriesTable<ServerMetrics>,
     probes: SeriesTable<ProbeMetrics>,
     /// Metrics by a limit's label.
@@ -313,6 +315,7 @@ impl Telemetry {
             backends: SeriesTable::default(),
             server_tls: SeriesTable::default(),
             sticky: SeriesTable::default(),
+            hedge_after: SeriesTable::default(),
             servers: SeriesTable::default(),
             probes: SeriesTable::default(),
             limits: SeriesTable::default(),

@@ -29,6 +29,7 @@ use propylon_config::{
 use propylon_observe::telemetry::{BackendHandles, ConfiguredMetrics, Telemetry};
 use propylon_policy::balance::Loads;
 use propylon_policy::credits::Credits;
+use propylon_policy::first_bytes::FirstBytes;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::shared_budget::SharedBudget;
@@ -44,7 +45,7 @@ use crate::limits::{self, LimitState};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
-use crate::upstream::balance::{self, SharedBalance};
+use crate::upstream::balance::{self, Lasting, SharedBalance, SharedFirstBytes};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
 pub use per_core::{ClientSight, CoreSnapshot};
@@ -306,6 +307,11 @@ impl Snapshot {
     /// The limit of requests at a backend.
     pub fn circuit(&self, backend: usize) -> &Credits {
         &self.balance[backend].circuit
+    }
+
+    /// Times that a backend's servers took; `None` before a worker has begun to count that.
+    pub fn first_bytes(&self, backend: BackendId) -> Option<&Arc<FirstBytes>> {
+        self.balance[backend.0].first_bytes.get()
     }
 
     /// Puts the link profiles whose files were read again into force, for new links to key servers.
@@ -775,14 +781,21 @@ fn reload_balance(
                 let shared = match known {
                     Some((earlier, index)) => {
                         let (balance, stay) = (&earlier.balance[index], predecessors(servers, &earlier.servers[index]));
-                        let (circuit, retries) = (Arc::clone(&balance.circuit), Arc::clone(&balance.retries));
-                        (balance.loads.succeeded_by(&stay), circuit, retries)
+                        Lasting {
+                            loads: balance.loads.succeeded_by(&stay),
+                            circuit: Arc::clone(&balance.circuit),
+                            retries: Arc::clone(&balance.retries),
+                            first_bytes: Arc::clone(&balance.first_bytes),
+                        }
                     }
                     None => {
                         let (limit, cores) = (backend.circuit.first_limit(u32::MAX), worker_count(config));
-                        let retries = SharedBudget::new(balance::retry_terms(backend), cores);
-                        let circuit = Arc::new(Credits::new(limit, cores));
-                        (Loads::new(servers.len(), cores), circuit, Arc::new(retries))
+                        Lasting {
+                            loads: Loads::new(servers.len(), cores),
+                            circuit: Arc::new(Credits::new(limit, cores)),
+                            retries: Arc::new(SharedBudget::new(balance::retry_terms(backend), cores)),
+                            first_bytes: SharedFirstBytes::default(),
+                        }
                     }
                 };
                 all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, shared)));

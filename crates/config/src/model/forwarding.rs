@@ -1,10 +1,11 @@
 //! Steps of a route about where its requests go, and how long and how often that is tried.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{BackendId, HashKey, Sticky};
+use super::{Action, BackendId, HashKey, Route, Sticky};
 use crate::shown;
 
 /// Division of a route's requests among backends.
@@ -139,9 +140,71 @@ impl Serialize for RetryOn {
 /// Second attempts beside a first that is late: `hedge` of `[[route]]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Hedge {
-    /// Time after which a server that has not answered is late.
-    #[serde(serialize_with = "shown::written")]
-    pub after: Duration,
+    /// When a server that has not answered is late.
+    pub after: HedgeAfter,
+}
+
+/// When a server that has not answered is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HedgeAfter {
+    /// After this time.
+    Time(Duration),
+    /// After the time that this percentile of the backend's responses took lately.
+    Percentile(Percentile),
+}
+
+impl Serialize for HedgeAfter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            HedgeAfter::Time(time) => shown::written(time, serializer),
+            HedgeAfter::Percentile(percentile) => serializer.serialize_str(percentile.name()),
+        }
+    }
+}
+
+/// A percentile, by its place among [`Percentile::NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Percentile(u8);
+
+impl Percentile {
+    /// Percentiles as they are written.
+    pub const NAMES: [&str; 7] = ["p50", "p75", "p90", "p95", "p98", "p99", "p99.9"];
+    const TENTHS: [u16; 7] = [500, 750, 900, 950, 980, 990, 999];
+
+    /// The percentile that is written so.
+    pub fn parse(name: &str) -> Option<Percentile> {
+        Percentile::NAMES.iter().position(|known| *known == name).map(|place| Percentile(place as u8))
+    }
+
+    /// The percentile as it is written.
+    pub fn name(self) -> &'static str {
+        Percentile::NAMES[self.place()]
+    }
+
+    /// Place among [`Percentile::NAMES`].
+    pub fn place(self) -> usize {
+        self.0.into()
+    }
+
+    /// Tenths of a percent: 950 for the 95th.
+    pub fn tenths(self) -> u16 {
+        Percentile::TENTHS[self.place()]
+    }
+}
+
+impl super::Config {
+    /// Backends with percentiles by which routes have second attempts made at them, each once.
+    pub fn hedged_by_percentile(&self) -> BTreeSet<(BackendId, Percentile)> {
+        let of = |route: &Route| {
+            let (Some(Hedge { after: HedgeAfter::Percentile(percentile) }), Action::Backend(first)) =
+                (route.steps.hedge, &route.action)
+            else {
+                return Vec::new();
+            };
+            std::iter::once(*first).chain(route.steps.other_backends()).map(|id| (id, percentile)).collect()
+        };
+        self.routes.iter().flat_map(of).collect()
+    }
 }
 
 /// Copies of a route's requests for another backend, whose responses are thrown away.

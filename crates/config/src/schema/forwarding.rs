@@ -8,12 +8,13 @@ use super::{balance, sticky};
 use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
-    At, BackendId, BodyBounds, Buffer, Hedge, Mirror, Priority, Retries, RetryOn, RouteTimeouts, Side, SideSticky,
-    Split, Sticky,
+    At, BackendId, BodyBounds, Buffer, Hedge, HedgeAfter, Mirror, Percentile, Priority, Retries, RetryOn,
+    RouteTimeouts, Side, SideSticky, Split, Sticky,
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
-use crate::walk::{Found, Section, mismatch, string};
+use crate::units;
+use crate::walk::{Found, Section, mismatch, string, within};
 use crate::wording::shown;
 
 /// As the Gateway API has it.
@@ -245,9 +246,37 @@ pub(super) fn retries(section: &mut Section<'_, '_>) -> Option<Retries> {
 pub(super) fn hedge(section: &mut Section<'_, '_>) -> Option<Hedge> {
     let mut table = section.table("hedge")?;
     table.require("after", "add after = \"50ms\", or how long a good response takes at most");
-    let after = table.duration("after", up_to(HOUR));
+    let after = hedge_after(&mut table);
     table.close();
-    Some(Hedge { after: after?.value })
+    Some(Hedge { after: after? })
+}
+
+/// A percentile, or a time.
+fn hedge_after(table: &mut Section<'_, '_>) -> Option<HedgeAfter> {
+    let report = table.report;
+    let Entry { node, .. } = table.forms("after", &[Form::Duration, Form::Words(&Percentile::NAMES)])?;
+    let Value::String(text) = &node.value else {
+        return mismatch(report, "after", "a duration such as \"50ms\" or a percentile such as \"p95\"", node);
+    };
+    if let Some(percentile) = Percentile::parse(text) {
+        return Some(HedgeAfter::Percentile(percentile));
+    }
+    match units::duration(text) {
+        Ok(value) => {
+            let found = Found { value, span: node.span };
+            let time = within(report, "after", found, up_to(HOUR), units::write_duration)?;
+            return Some(HedgeAfter::Time(time.value));
+        }
+        Err(_) if text.starts_with('p') => {
+            let what = format!("`after`: there is no percentile \"{}\"", shown(text));
+            report.error(node.span, what, format!("use one of {}", Percentile::NAMES.join(", ")));
+        }
+        Err(fix) => {
+            let what = format!("`after`: \"{}\" is neither a duration nor a percentile", shown(text));
+            report.error(node.span, what, format!("{fix}, or \"p95\""));
+        }
+    }
+    None
 }
 
 fn retry_on(table: &mut Section<'_, '_>) -> Option<RetryOn> {

@@ -492,6 +492,13 @@ pub const TABLE: &[Condition] = &[
         "look at the servers; \"Repeats, and passing over\" in the manual tells of the budget",
     ),
     rises(
+        "hedges-refused",
+        "propylon_hedges_refused_total",
+        Note,
+        "late servers are waited for, with no second attempt: the retry budget is used up",
+        "look at the servers; else have fewer requests be late (`hedge.after`), or raise the budget of `retries`",
+    ),
+    rises(
         "buffers-exhausted",
         "propylon_held_bodies_exhausted_total",
         Warning,

@@ -46,12 +46,27 @@ pub struct HedgeMetrics {
     pub first: Counter,
     pub second: Counter,
     pub neither: Counter,
+    /// Attempts that the budget of repeats did not allow.
+    pub refused: Counter,
 }
 
 fn hedge_metrics(r: &mut Registry, label: (&str, &str)) -> HedgeMetrics {
     let help = "Second attempts made beside a first that was late, by which of the two has answered.";
     let mut of = |result| r.counter("propylon_hedges_total", help, &[label, ("result", result)]);
-    HedgeMetrics { first: of("first"), second: of("second"), neither: of("neither") }
+    let (first, second, neither) = (of("first"), of("second"), of("neither"));
+    let refused = r.counter(
+        "propylon_hedges_refused_total",
+        "Second attempts beside a first that was late which the retry budget did not allow.",
+        &[label],
+    );
+    HedgeMetrics { first, second, neither, refused }
+}
+
+/// Time after which a server of the backend is late by a percentile, in microseconds.
+pub(super) fn hedge_after(r: &mut Registry, backend: &str, percentile: &str) -> Gauge {
+    let help =
+        "Time after which a second attempt is made by this percentile of what servers took lately; 0: not known.";
+    r.scaled_gauge("propylon_hedge_after_seconds", help, &[("backend", backend), ("percentile", percentile)], 1e-6)
 }
 
 pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use propylon_config::{Backend, Config, Limit, Listener, Signer, SignerServer};
-use propylon_metrics::Store;
+use propylon_config::{Backend, Config, Limit, Listener, Percentile, Signer, SignerServer};
+use propylon_metrics::{Gauge, Store};
 
 use super::routes::{RouteMetrics, RouteSeries, route_metrics};
 use super::series::{Registrar, within};
 use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
     BackendMetrics, ByReason, LimitMetrics, ListenerMetrics, ProbeMetrics, RelayMetrics, ServerMetrics,
-    ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics, limit_metrics, listener_metrics, probe_metrics,
-    proxy_refused, relay_metrics, server_metrics, sticky_metrics,
+    ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics, hedge_after, limit_metrics, listener_metrics,
+    probe_metrics, proxy_refused, relay_metrics, server_metrics, sticky_metrics,
 };
 
 /// Metrics of what a configuration has, by index.
@@ -91,6 +91,11 @@ impl Telemetry {
         self.sticky.reload();
         self.servers.reload();
         self.probes.reload();
+        self.hedge_after.reload();
+        for (id, percentile) in config.hedged_by_percentile() {
+            let (backend, percentile) = (config.backends[id.0].name.as_str(), percentile.name());
+            self.hedge_after.show(registrar, &within(backend, percentile), |r| hedge_after(r, backend, percentile));
+        }
         for backend in &config.backends {
             let name = backend.name.as_str();
             self.backends.show(registrar, name, |r| backend_metrics(r, name));
@@ -175,6 +180,11 @@ impl Telemetry {
         })
     }
 
+    /// The time after which servers of a backend are late by a percentile; `None` if it is not shown.
+    pub fn hedge_after(&self, backend: &str, percentile: Percentile) -> Option<Arc<Gauge>> {
+        self.hedge_after.get(&within(backend, percentile.name()))
+    }
+
     /// The metrics of a signer; `None` if they are not shown.
     pub fn signer(&self, signer: &Signer) -> Option<SignerMetrics> {
         let server = |server: &SignerServer| self.key_servers.get(&within(&signer.name, &server.address.to_string()));
@@ -192,6 +202,7 @@ impl Telemetry {
         self.backends.sweep(&mut groups);
         self.server_tls.sweep(&mut groups);
         self.sticky.sweep(&mut groups);
+        self.hedge_after.sweep(&mut groups);
         self.servers.sweep(&mut groups);
         self.probes.sweep(&mut groups);
         self.signers.sweep(&mut groups);

@@ -93,6 +93,7 @@ pub async fn forward(
             }
         };
         record.fault = Some(failed.fault);
+        record.follow(forwarding.retry_state.promoted.take(), request);
         record::end_attempt(request, backend, &record);
         let may_be_silent = record.connection.is_some_and(|reached| !reached.is_http2);
         if may_be_silent && !record.reused && matches!(failed.fault, Fault::BadResponse | Fault::ClosedBeforeResponse) {
@@ -313,6 +314,7 @@ impl<'s> Forwarding<'s> {
             cause.tell(&failed, turn);
         }
         cause.count(&failed, (backend, server), request.response.status, retry_state);
+        retry_state.fresh_beside = false;
         let (stale, cut_off) = (cause == Cause::Stale, cause == Cause::CutOff);
         if stale {
             retry_state.kept = permit.map(|permit| (server, permit));

@@ -28,8 +28,16 @@ impl Cause {
         if failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX {
             return Cause::CutOff;
         }
-        let is_stale = reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
+        let is_known = retry_state.fresh && !retry_state.fresh_beside;
+        let is_stale = reused && failed.repeatable != Repeatable::No && !is_known;
         if is_stale { Cause::Stale } else { Cause::Failure }
+    }
+
+    /// As [`Cause::count`], of one of two attempts that are made beside each other: both connections are from before.
+    pub fn count_beside(self, failed: &Attempt, at: (&Backend, usize), status: u16, retry_state: &mut RetryState) {
+        let was_fresh = retry_state.fresh;
+        self.count(failed, at, status, retry_state);
+        retry_state.fresh_beside |= retry_state.fresh && !was_fresh;
     }
 
     /// Tells the balancer. A shortage on this machine is no fault of the server, nor is a faulty request.
@@ -85,6 +93,10 @@ mod tests {
         assert_eq!(Cause::of(&begun, true, &retry_state), Cause::Failure);
         retry_state.fresh = true;
         assert_eq!(Cause::of(&CLOSED, true, &retry_state), Cause::Failure);
+        // An attempt beside it has learnt so, and not this one.
+        retry_state.fresh_beside = true;
+        assert_eq!(Cause::of(&CLOSED, true, &retry_state), Cause::Stale);
+        assert_eq!(Cause::of(&CLOSED, false, &retry_state), Cause::Failure);
     }
 
     #[test]

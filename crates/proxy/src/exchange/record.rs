@@ -27,6 +27,15 @@ pub struct AttemptRecord {
     pub reused: bool,
 }
 
+impl AttemptRecord {
+    /// Has the record be that of an attempt that was made beside this one, if one has taken its place.
+    pub fn follow(&mut self, promoted: Option<Reached>, request: &Request) {
+        if promoted.is_some() {
+            (self.connection, self.reused) = (promoted, request.note.reused);
+        }
+    }
+}
+
 pub fn reached(server_stream: &UpstreamStream) -> Reached {
     match server_stream {
         UpstreamStream::Connection(connection) | UpstreamStream::FastCgi(connection) => {

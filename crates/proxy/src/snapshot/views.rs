@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use propylon_config::{self as config, Action, BackendId, Route, RouteTimeouts};
+use propylon_config::{self as config, Action, BackendId, HedgeAfter, Route, RouteTimeouts};
 use propylon_policy::queue::Priority;
 use propylon_steps::Steps;
 use propylon_steps::split::Split;
 
 use crate::upstream::backend::Backend;
-use crate::upstream::terms::{Checkout, RequestTerms, Special};
+use crate::upstream::terms::{Checkout, Hedge, Late, RequestTerms, Special};
 
 /// The backends that a route leads to, each on the route's terms; none where those are the backends' own.
 pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Backend>> {
@@ -49,7 +49,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
                 (None, Some(_)) => Special::Timed,
                 (None, None) => Special::None,
             },
-            hedge_after: or_own(hedge.map(|hedge| hedge.after), own.hedge_after),
+            hedge: hedge.map_or(Hedge::Never, |hedge| hedge_of(hedge, backend)),
             checkout: match own.checkout {
                 // Made ready for its servers first, and then within its limit.
                 Checkout::Http10 => Checkout::Http10,
@@ -62,4 +62,13 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
         backend.on_terms(terms)
     };
     ids.into_iter().map(view).collect()
+}
+
+fn hedge_of(hedge: config::Hedge, backend: &Backend) -> Hedge {
+    match hedge.after {
+        HedgeAfter::Time(after) => Hedge::After(after),
+        HedgeAfter::Percentile(percentile) => {
+            Hedge::Percentile(Late { first_bytes: backend.first_bytes(), place: percentile.place() })
+        }
+    }
 }

@@ -7,9 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{self as config, BackendId, Config};
+use propylon_metrics::Counter;
 use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::{BackendHandles, BackendMetrics, ServerMetrics};
 use propylon_policy::balance::{Balancer, Tier, Tiers};
+use propylon_policy::first_bytes::FirstBytes;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::suspect::Suspects;
 use propylon_tls::Connector;
@@ -18,6 +20,7 @@ use super::balance::{self, SharedBalance, Standing};
 use super::connection::ServerLimiter;
 use super::pool::Pool;
 use super::terms::RequestTerms;
+use crate::cores::worker_count;
 use crate::endpoint::{self, Endpoint};
 use crate::services::Services;
 
@@ -177,11 +180,26 @@ impl Backend {
 
     /// Takes a repeat from the budget, if there is one; counts those that are refused.
     pub fn spend_retry(&self) -> bool {
+        self.spend(self.metrics().retries_refused)
+    }
+
+    /// As [`Backend::spend_retry`], for a second attempt beside a first.
+    pub fn spend_hedge(&self) -> bool {
+        self.spend(self.metrics().hedges.refused)
+    }
+
+    fn spend(&self, refused: Counter) -> bool {
         let is_paid = self.shared.retries.spend(self.state.pool.core(), coarse_millis());
         if !is_paid {
-            self.services.metrics.increment(self.metrics().retries_refused);
+            self.services.metrics.increment(refused);
         }
         is_paid
+    }
+
+    /// Times of first bytes, which are counted from the first call on.
+    pub fn first_bytes(&self) -> Arc<FirstBytes> {
+        let begin = || Arc::new(FirstBytes::new(worker_count(&self.config)));
+        Arc::clone(self.shared.first_bytes.get_or_init(begin))
     }
 
     pub fn metrics(&self) -> &Arc<BackendMetrics> {

@@ -2,11 +2,12 @@
 //! it may go to, and the account of its time at one.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use propylon_config::{Backend, Balance};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
 use propylon_policy::credits::Credits;
+use propylon_policy::first_bytes::FirstBytes;
 use propylon_policy::shared_budget::{self, SharedBudget};
 use propylon_policy::suspect::Suspects;
 use propylon_steps::conditions::Request as Facts;
@@ -16,6 +17,17 @@ use propylon_steps::sticky::{CookieTarget, Sticky};
 use crate::endpoint::Endpoint;
 use crate::request::Request;
 
+/// Times of first bytes, from when they are counted.
+pub type SharedFirstBytes = Arc<OnceLock<Arc<FirstBytes>>>;
+
+/// State of a backend that outlasts changes of it.
+pub struct Lasting {
+    pub loads: Arc<Loads>,
+    pub circuit: Arc<Credits>,
+    pub retries: Arc<SharedBudget>,
+    pub first_bytes: SharedFirstBytes,
+}
+
 /// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
     pub loads: Arc<Loads>,
@@ -23,6 +35,8 @@ pub struct SharedBalance {
     pub circuit: Arc<Credits>,
     /// Repeats that requests of this backend may cause, by whatever configuration.
     pub retries: Arc<SharedBudget>,
+    /// Times that servers took, once a route has second attempts made by a percentile; by whatever configuration.
+    pub first_bytes: SharedFirstBytes,
     /// For consistent hashing.
     table: Option<Arc<Maglev>>,
     pub sticky: Option<Sticky>,
@@ -34,14 +48,15 @@ impl SharedBalance {
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
         sticky: Option<Sticky>,
-        (loads, circuit, retries): (Arc<Loads>, Arc<Credits>, Arc<SharedBudget>),
+        lasting: Lasting,
     ) -> SharedBalance {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         let table = hashes.then(|| {
             let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
             Arc::new(Maglev::new(&identities, &weights(backend)))
         });
-        SharedBalance { loads, circuit, retries, table, sticky }
+        let Lasting { loads, circuit, retries, first_bytes } = lasting;
+        SharedBalance { loads, circuit, retries, first_bytes, table, sticky }
     }
 
     /// One core's balancer.

@@ -27,6 +27,7 @@ use super::h2_pool::{H2Pool, StreamPermit};
 use super::in_flight::InFlight;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::Note;
+use crate::trace::Reached;
 
 /// The client of a request that needs a connection, as far as the checkout uses it.
 pub trait Client {
@@ -71,6 +72,10 @@ pub struct RetryState {
     pub tried: Vec<usize>,
     /// A pooled connection was stale: the others are likely to be.
     pub fresh: bool,
+    /// `fresh` is so by an attempt that was made beside the present one, which says nothing of that.
+    pub fresh_beside: bool,
+    /// Connection of the present attempt, where that was made beside another and has taken its place.
+    pub promoted: Option<Reached>,
     /// Attempts whose connection the server has ended for the sake of others.
     pub cut_off: u8,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the queue.

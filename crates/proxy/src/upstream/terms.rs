@@ -1,9 +1,11 @@
 //! Terms on which requests go to a backend: its own, or those of a route that has others.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use propylon_config as config;
+use propylon_policy::first_bytes::FirstBytes;
 use propylon_policy::queue::{Arrival, Priority};
 use propylon_steps::split::SideCookies;
 
@@ -19,13 +21,31 @@ pub struct RequestTerms {
     pub priority: Priority,
     /// Limits beside those of the server's and the client's steps.
     pub special: Special,
-    /// Milliseconds after which a request that is [`Special::Hedged`] has a second attempt made beside its first.
-    pub hedge_after: u64,
+    /// When a request that is [`Special::Hedged`] has a second attempt made beside its first.
+    pub hedge: Hedge,
     pub checkout: Checkout,
     /// Whether a response may set a cookie for the client to come back by.
     pub sets_cookie: bool,
     /// Cookies of the route's side, where it keeps clients to sides.
     pub side: Option<Rc<SideCookies>>,
+}
+
+/// When a second attempt is made beside a first.
+#[derive(Clone, Debug)]
+pub enum Hedge {
+    Never,
+    /// After this time without a head.
+    After(Duration),
+    /// As what servers took lately says.
+    Percentile(Late),
+}
+
+/// When a server is late, by a percentile of what servers took.
+#[derive(Clone, Debug)]
+pub struct Late {
+    pub first_bytes: Arc<FirstBytes>,
+    /// Place of the percentile.
+    pub place: usize,
 }
 
 /// Limits of a transfer beside those of its two sides' steps.
@@ -71,7 +91,7 @@ impl RequestTerms {
             retries: backend.retries,
             priority: Priority::Normal,
             special: Special::None,
-            hedge_after: u64::MAX,
+            hedge: Hedge::Never,
             checkout: match (backend.protocol, has_streams) {
                 (config::ServerProtocol::FastCgi, _) => Checkout::FastCgi,
                 (config::ServerProtocol::Http10, _) => Checkout::Http10,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use propylon_http::fault::Fault;
 use propylon_net::alarms::sleep;
@@ -19,6 +19,7 @@ use crate::fault::{Attempt, Repeatable};
 use crate::request::Request;
 use crate::upstream::backend::Backend;
 use crate::upstream::checkout::RetryState;
+use crate::upstream::terms::Hedge;
 
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
 pub const PIECE_BYTES: usize = 16 * 1024;
@@ -104,8 +105,9 @@ impl Progress<'_> {
         }
     }
 
-    /// Whether the server is late, so that a second attempt is to be made; never where none may be any more. The alarm
-    /// is to the millisecond: the ticks of the wheel of deadlines are longer than most of these waits.
+    /// Whether the server is late, so that a second attempt is to be made, or is to be watched for that; never where
+    /// none may be any more. The alarm is to the millisecond: the ticks of the wheel of deadlines are longer than most
+    /// of these waits.
     #[cold]
     pub fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let Some(taken) = &mut self.request.steps else { return false };
@@ -113,8 +115,14 @@ impl Progress<'_> {
             taken.alarm = None;
             return false;
         }
-        let after = Duration::from_millis(self.backend.terms.hedge_after);
-        self.sent && taken.alarm.get_or_insert_with(|| Box::pin(sleep(after))).as_mut().poll(context).is_ready()
+        let after = match &self.backend.terms.hedge {
+            _ if !self.sent => return false,
+            Hedge::Never => return false,
+            Hedge::After(after) => *after,
+            // The wait is taken note of from its beginning.
+            Hedge::Percentile(_) => return true,
+        };
+        taken.alarm.get_or_insert_with(|| Box::pin(sleep(after))).as_mut().poll(context).is_ready()
     }
 
     /// Takes note of bytes that have been written to the server, and of what has come of it.

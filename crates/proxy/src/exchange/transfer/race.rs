@@ -15,10 +15,12 @@ use std::time::Instant;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, ResponseHead};
 use propylon_metrics::Counter;
+use propylon_net::alarms::sleep;
 use propylon_observe::telemetry::{HedgeMetrics, Wait};
 use propylon_policy::reuse::Fit;
 
 use super::limits::Phase;
+use super::progress::Progress;
 use super::stop::{Stop, server_fault};
 use super::upstream::Upstream;
 use super::upstream::http1::Http1;
@@ -37,13 +39,13 @@ use crate::upstream::checkout::{Client, UpstreamStream};
 use crate::upstream::closing;
 use crate::upstream::connect::{check_in, log_tls_failure};
 use crate::upstream::in_flight::InFlight;
-use crate::upstream::terms::Special;
+use crate::upstream::terms::{Hedge, Late, Special};
 
 const RETRIED_STATUS: Attempt = Attempt::new(Fault::RetriedStatus, Repeatable::Unanswered);
 const LATE: Attempt = Attempt::new(Fault::FirstByteTimeout, Repeatable::No);
 
-/// Waits for a response's head whose server is late, with a second attempt if there may be one. `began`: when the
-/// attempt began that it is of.
+/// Waits for a response's head whose server is late, or is late by a percentile at some time, with a second attempt if
+/// there may be one. `began`: when the attempt began that it is of.
 pub async fn run(
     transfer: &mut Transfer<'_>,
     snapshot: &CoreSnapshot,
@@ -53,23 +55,78 @@ pub async fn run(
     // At most one for each attempt.
     transfer.progress.limits.special = Special::Timed;
     transfer.progress.request.silence_alarm();
+    if !may_be_sent_twice(transfer) {
+        return head(transfer).await;
+    }
+    let Hedge::Percentile(late) = &backend.terms.hedge else { return race(transfer, snapshot, backend, began).await };
+    let since = Instant::now();
+    let (is_late, head) = match head_unless_late(transfer, late).await {
+        Some(head) => (false, head),
+        None => (true, Box::pin(race(transfer, snapshot, backend, began)).await),
+    };
+    note(late, backend.state.pool.core(), since, (is_late, &head));
+    head
+}
+
+/// Whether the request may go to two servers at once.
+fn may_be_sent_twice(transfer: &Transfer<'_>) -> bool {
+    let progress = &transfer.progress;
+    let head = &progress.request.head;
+    let is_bare = matches!(head.body, RequestBody::None | RequestBody::Length(0)) && head.upgrade.is_none();
+    is_bare && head.method.is_idempotent() && progress.sent && !progress.server_spent
+}
+
+/// Waits for a head until the server is late; none where it is. While the percentile is not known no server is late,
+/// nor is one that has answered in part.
+async fn head_unless_late(transfer: &mut Transfer<'_>, late: &Late) -> Option<Result<(), Stop>> {
+    let after = late.first_bytes.late_after(late.place);
+    let mut alarm = after.map(|after| Box::pin(sleep(after)));
+    poll_fn(|context| {
+        if let Poll::Ready(head) = transfer.poll_head(context) {
+            return Poll::Ready(Some(head));
+        }
+        if transfer.progress.answered || transfer.progress.informational > 0 {
+            alarm = None;
+        }
+        match &mut alarm {
+            Some(alarm) => alarm.as_mut().poll(context).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Takes note of how long a server has taken since then, which was late or was not. Where another has answered in its
+/// place it has taken longer than the percentile, which is all that counts: without it all would seem to be quick. An
+/// attempt that failed before it was late says nothing.
+fn note(late: &Late, core: usize, since: Instant, (is_late, head): (bool, &Result<(), Stop>)) {
+    let is_timeout = matches!(head, Err(Stop::Server(failed)) if failed.fault == Fault::FirstByteTimeout);
+    if is_late || head.is_ok() || is_timeout {
+        late.first_bytes.note(core, since.elapsed());
+    }
+}
+
+/// Waits for a head whose server is late.
+async fn race(
+    transfer: &mut Transfer<'_>,
+    snapshot: &CoreSnapshot,
+    backend: &Rc<Backend>,
+    began: &mut Instant,
+) -> Result<(), Stop> {
     let Some(second) = begin(transfer, backend) else { return head(transfer).await };
     let race = Race { transfer, snapshot, backend, began, second, first_failed: None };
     race.run().await
 }
 
-/// Begins a second attempt; none where the request must not be sent twice, or none can be had now.
+/// Begins a second attempt; none where none can be had now.
 fn begin(transfer: &mut Transfer<'_>, backend: &Rc<Backend>) -> Option<Second> {
     let Transfer { client, progress, .. } = transfer;
     let (request, retry_state) = (&mut *progress.request, &*progress.retry_state);
-    let head = &request.head;
-    let is_bare = matches!(head.body, RequestBody::None | RequestBody::Length(0)) && head.upgrade.is_none();
-    let may_repeat = is_bare && head.method.is_idempotent() && progress.sent && !progress.server_spent;
     // A cookie's client is to have its own server.
     let is_free = retry_state.affinity.server.is_none() && request.note.attempts <= backend.terms.retries;
-    let first = request.note.server.filter(|_| may_repeat && is_free)?;
+    let first = request.note.server.filter(|_| is_free)?;
     let (server, tier) = rival::other(backend, retry_state, first)?;
-    if !backend.spend_retry() {
+    if !backend.spend_hedge() {
         return None;
     }
     let fit = if retry_state.fresh { Fit::New } else { Fit::Any };
@@ -179,7 +236,7 @@ impl<'r, 'a> Race<'r, 'a> {
                     return head;
                 }
                 Event::Over(stop) => {
-                    self.tell_first_failed();
+                    tell_first_failed(&mut self.transfer.progress, self.backend, self.first_failed);
                     self.cancel_second(|hedges| hedges.neither);
                     return Err(stop);
                 }
@@ -329,29 +386,15 @@ impl<'r, 'a> Race<'r, 'a> {
         Ok(())
     }
 
-    /// Says of the first what its failure says, if it has failed.
-    fn tell_first_failed(&mut self) {
-        let Transfer { progress, .. } = &mut *self.transfer;
-        let note = &progress.request.note;
-        if let (Some(failed), Some(server)) = (&self.first_failed, note.server) {
-            let cause = Cause::of(failed, note.reused, progress.retry_state);
-            if let Some(turn) = &progress.retry_state.turn {
-                cause.tell(failed, turn);
-            }
-            cause.count(failed, (self.backend, server), progress.request.response.status, progress.retry_state);
-        }
-    }
-
     /// Puts the second in the first's place, which has failed or is cancelled.
-    fn promote(mut self) -> &'r mut Transfer<'a> {
-        if matches!(self.second.stage, Stage::Asked(_)) {
-            self.tell_first_failed();
-        }
+    fn promote(self) -> &'r mut Transfer<'a> {
         let Race { transfer, backend, began, second, first_failed, .. } = self;
         let Stage::Asked(asked) = second.stage else { return transfer };
         let mut asked = *asked;
         let Transfer { server, progress, .. } = &mut *transfer;
+        tell_first_failed(progress, backend, first_failed);
         let first = replace(server, asked.server);
+        progress.retry_state.promoted = Some(server.reached());
         swap(&mut progress.request.response, &mut asked.response);
         end_span(progress.request, backend, (Some(first.reached()), first_failed));
         if let Some(attempt) = attempt_of(progress.request) {
@@ -389,7 +432,7 @@ impl<'r, 'a> Race<'r, 'a> {
             let status = if let Stage::Asked(asked) = &second.stage { asked.response.status } else { 0 };
             let cause = Cause::of(failed, second.reused, progress.retry_state);
             cause.tell(failed, &second.turn);
-            cause.count(failed, (backend, second.server), status, progress.retry_state);
+            cause.count_beside(failed, (backend, second.server), status, progress.retry_state);
         }
         let request = &mut *progress.request;
         if second.attempt.is_some() {
@@ -427,6 +470,17 @@ impl Asked {
         }
         Ok(())
     }
+}
+
+/// Says of the first what its failure says, if it has failed.
+fn tell_first_failed(progress: &mut Progress<'_>, backend: &Backend, failed: Option<Attempt>) {
+    let note = &progress.request.note;
+    let (Some(failed), Some(server)) = (failed, note.server) else { return };
+    let cause = Cause::of(&failed, note.reused, progress.retry_state);
+    if let Some(turn) = &progress.retry_state.turn {
+        cause.tell(&failed, turn);
+    }
+    cause.count_beside(&failed, (backend, server), progress.request.response.status, progress.retry_state);
 }
 
 async fn head(transfer: &mut Transfer<'_>) -> Result<(), Stop> {
