@@ -2,6 +2,7 @@
 
 mod answers;
 mod change;
+mod guards;
 
 pub(crate) use change::note_server_names;
 
@@ -46,7 +47,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     auth(report, config, routes);
     change::check(report, config, routes);
     logged_keys(report, config, routes);
-    patterns_past_guards(report, routes);
+    guards::check(report, routes);
     answers::check(report, config, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
@@ -775,42 +776,6 @@ fn never_agreed<'c>(
         TlsFact::Suite => (!profiles.any(suite)).then_some("cipher suite"),
         TlsFact::Group => (!profiles.any(group)).then_some("group"),
         TlsFact::Version | TlsFact::ServerName | TlsFact::Alpn | TlsFact::Ja4 => None,
-    }
-}
-
-/// Patterns go before all prefixes of their host, such as one that keeps clients out.
-fn patterns_past_guards(report: &Report<'_>, routes: &[RouteDraft]) {
-    let is_guard = |route: &Route| {
-        let keeps_out = matches!(&route.action, Action::Respond(respond) if respond.status >= 400);
-        let is_prefix = matches!(route.path, PathPattern::Prefix(_)) && !is_every_path(&route.path);
-        is_prefix && (keeps_out || route.require_client_certificate || route.steps.auth.is_some())
-    };
-    let guards: Vec<&RouteDraft> =
-        routes.iter().filter(|draft| draft.complete && is_guard(&draft.route)).take(LOOP_STEPS_MAX / 1_000).collect();
-    let is_open = |draft: &&RouteDraft| {
-        let route = &draft.route;
-        let leads_on = matches!(route.action, Action::Backend(_))
-            && !route.require_client_certificate
-            && route.steps.auth.is_none();
-        draft.complete && leads_on && matches!(route.path, PathPattern::Regex(_))
-    };
-    for draft in routes.iter().filter(is_open).take(1_000) {
-        let passed = guards.iter().find(|guard| {
-            let (own, other) = (&draft.route, &guard.route);
-            own.host == other.host
-                && (own.listener.is_none() || other.listener.is_none() || own.listener == other.listener)
-        });
-        if let Some(guard) = passed {
-            let line = report.line(guard.span);
-            let what = format!(
-                "paths that this pattern fits go past the route in {line}, which keeps clients out: patterns go before prefixes"
-            );
-            report.warning(
-                draft.span,
-                what,
-                "nothing, if no such path begins as that one; else begin the pattern with `^` and its own folder",
-            );
-        }
     }
 }
 

@@ -235,7 +235,7 @@ fn conditions_of_routes_are_checked() {
         ("[[route]]\npath={regex='a{900}{900}'}\nbackend='app'", 2, 13, "is too large a pattern"),
         ("[[route]]\nmatch={header={Host='a'}}\nbackend='app'", 2, 16, "a host is no condition on a field; write the route's `host`"),
         ("[listener.b]\nbind='[::]:1'\nrequest_headers={X-Who='{client.ip}'}\n[[route]]\nmatch={header={x-who='a'}}\nbackend='app'", 4, 1, "[listener.b] writes the field \"X-Who\" itself"),
-        ("[[route]]\npath='/admin'\nrespond={status=403}\n[[route]]\npath={regex='js$'}\nbackend='app'", 4, 1, "warning: paths that this pattern fits go past the route in line 7"),
+        ("[[route]]\npath='/admin'\nrespond={status=403}\n[[route]]\npath={regex='js$'}\nbackend='app'", 1, 1, "warning: this route keeps clients out of /admin, but not from paths there that the pattern in line 10 fits"),
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` is one of `exact` and `regex`"),
         ("[[route]]\npath={exact='/a',regex='/a'}\nbackend='app'", 2, 6, "`path` is one of `exact` and `regex`"),
         ("[[route]]\npath='/x'\nmatch={method='GET'}\nbackend='app'\n[[route]]\npath='/x'\nmatch={method=['GET']}\nbackend='app'", 5, 1, "this route stands for the same requests as the one in line 7"),
