@@ -159,6 +159,9 @@ fn conditions_decide_between_routes_of_one_path() {
         let request = format!("GET /admin HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {chain}\r\n\r\n");
         assert_eq!(plain.ask(&request).text(), wanted, "{chain}");
     }
+    // Proxies may let a client's field through that some servers take for theirs.
+    let claim = "X-Forwarded-For: 198.51.100.1\r\nX_Forwarded_For: 192.0.2.1";
+    assert_eq!(plain.ask(&format!("GET /admin HTTP/1.1\r\nHost: a\r\n{claim}\r\n\r\n")).text(), "outside");
 }
 
 const ACTIONS: &str = r#"

@@ -153,7 +153,9 @@ pub fn source(listener: &Listener, peer: IpAddr, head: &RequestHead, text: &[u8]
         return source;
     };
     let is_proxy = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
-    let lines: Vec<&[u8]> = values(&head.fields, text, "x-forwarded-for").collect();
+    // Names that some servers take for this one are clients' own, and proxies that let them through may put them last.
+    let lines = head.fields.iter().filter(|field| field.kind == Name::XForwardedFor);
+    let lines: Vec<&[u8]> = lines.map(|field| field.value.bytes(text)).collect();
     let mut hops = lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
     while is_proxy(source) {
         let hop = hops.next().and_then(|hop| address(hop.trim_ascii()));
@@ -359,7 +361,7 @@ fn query<'a>(head: &'a RequestHead, text: &'a [u8]) -> &'a [u8] {
 
 /// Value of a query's first parameter of this name, decoded as a form is (WHATWG URL §5.1): `+` is a space, `%XX` a
 /// byte.
-fn parameter<'a>(query: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
+pub(crate) fn parameter<'a>(query: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
     query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()).find_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
         let value = pair.get(at + 1..).unwrap_or_default();
@@ -564,6 +566,8 @@ mod tests {
             (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4, unknown, 10.0.0.2\r\n", "10.0.0.2"),
             (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4:77\r\n", "1.2.3.4"),
             (&trusting, "::ffff:10.0.0.1", "X-Forwarded-For: 10.0.0.7\r\n", "10.0.0.7"),
+            (&trusting, "10.0.0.1", "x-forwarded-for: 1.2.3.4\r\nX_Forwarded_For: 9.9.9.9\r\n", "1.2.3.4"),
+            (&trusting, "10.0.0.1", "X-Forwarded.For: 9.9.9.9\r\n", "10.0.0.1"),
             (&trusting, "10.0.0.1", "", "10.0.0.1"),
             (&trusting, "9.9.9.9", "X-Forwarded-For: 1.2.3.4\r\n", "9.9.9.9"),
             (&distrusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n", "10.0.0.1"),
