@@ -4,6 +4,7 @@
 //! servers and clients of all versions of HTTP get the same. What a request becomes is made once, before its first
 //! attempt, but for what is known of a server alone.
 
+use propylon_config::canonical::rooted;
 use propylon_config::{
     CookieChanges, Fact, FieldChanges, Forwarded, HostChange, Listener, LocationChange, PathRules, Piece, QueryChanges,
     RequestHeader, Route, SecurityHeaders,
@@ -358,22 +359,27 @@ impl ResponseChange {
 
     /// Writes a server's Location that is to be changed; false where it is not.
     fn write_location(&self, value: &[u8], tell: &Tell<'_>, out: &mut Vec<u8>) -> bool {
+        // Two slashes begin the URL of another host, and no path (RFC 3986 §4.2).
+        let is_path = |text: &[u8]| text.starts_with(b"/") && !text.starts_with(b"//");
         let rest = |change: &LocationChange| {
             let rest = value.strip_prefix(change.from.as_bytes())?;
-            // Two slashes begin the URL of another host, and no path (RFC 3986 §4.2).
-            let is_path = |text: &[u8]| text.starts_with(b"/") && !text.starts_with(b"//");
             (!is_path(change.from.as_bytes()) || is_path(value)).then(|| rest.to_vec())
         };
         let Some((change, rest)) = self.locations.iter().find_map(|change| Some((change, rest(change)?))) else {
             return false;
         };
-        let start = out.len();
-        out.extend_from_slice(b"Location: ");
-        if !write_value(&change.to, tell, out) {
-            out.truncate(start);
+        let mut made = Vec::with_capacity(value.len() + LINES_BYTES);
+        if !write_value(&change.to, tell, &mut made) {
             return false;
         }
-        out.extend_from_slice(&rest);
+        let is_bare = matches!(&made[..], b"" | b"/");
+        made.extend_from_slice(&rest);
+        // What is left of a path when its beginning is gone may be a client's, who is not to choose the host.
+        if is_bare && is_path(value) && matches!(made.first(), Some(b'/' | b'\\')) {
+            made = rooted(&made);
+        }
+        out.extend_from_slice(b"Location: ");
+        out.extend_from_slice(&made);
         out.extend_from_slice(b"\r\n");
         true
     }
@@ -458,6 +464,107 @@ mod tests {
             _ => return false,
         }
         true
+    }
+
+    /// Lines of a server's response to GET as they go on, and those that are written; `is_tls`: to a client of TLS.
+    fn response(lines: &str, fields: &str, is_tls: bool) -> String {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 0\r\n\r\n");
+        let mut head = ResponseHead::default();
+        let asked = Asked { method: Method::Get, upgrade: None };
+        assert_eq!(parse_response(text.as_bytes(), asked, &LIMITS, &mut head), Ok(Parsed::Complete));
+        let change = ResponseChange::of(&route(lines)).expect("changes");
+        let mut written = Vec::new();
+        change.change_fields((&mut head.fields, text.as_bytes()), is_tls, &tell, &mut written);
+        let mut out = Vec::new();
+        head.fields.write_forwarded(text.as_bytes(), &mut out);
+        String::from_utf8([out, written].concat()).unwrap().replace("\r\n", "|")
+    }
+
+    #[test]
+    fn a_location_begins_otherwise_and_leads_to_no_host_that_a_client_chose() {
+        let located = |from: &str, to: &str, value: &str| {
+            let lines = format!("response = {{ location = [{{ from = '{from}', to = '{to}' }}] }}");
+            response(&lines, &format!("location: {value}\r\nX-A: /app/\r\n"), false)
+        };
+        for (from, to, value, wanted) in [
+            ("/", "/api/", "/x", "Location: /api/x"),
+            ("/", "/api/", "//evil.test/", "location: //evil.test/"),
+            ("/app", "/", "/app/evil.test/", "Location: /evil.test/"),
+            ("/app/", "/", "/app//evil.test/", "Location: /evil.test/"),
+            ("/app/", "/", "/app/\\evil.test/", "Location: /evil.test/"),
+            ("/app", "{request.query}", "/app//evil.test/", "Location: /evil.test/"),
+            ("/app/", "{request.query}", "/app/x", "Location: x"),
+            ("/app/", "//cdn.test/", "/app/x", "Location: //cdn.test/x"),
+            ("//a.test", "https://b.test", "//a.test/x", "Location: https://b.test/x"),
+            ("http://a.test/", "/", "http://a.test/x", "Location: /x"),
+            ("/app/", "/{tls.version}/", "/app/x", "location: /app/x"),
+            ("/app/", "/{client.ip}/", "/app/x", "Location: /::1/x"),
+            ("/APP/", "/", "/app/x", "location: /app/x"),
+        ] {
+            let (line, other) = (format!("{wanted}|"), "X-A: /app/|");
+            let found = response_parts(&located(from, to, value));
+            assert!(found.0 == other && found.1 == line, "{from} {to} {value}: {found:?}");
+        }
+    }
+
+    /// The line of X-A, and that of Location.
+    fn response_parts(lines: &str) -> (String, String) {
+        let of = |name: &str| {
+            let is_of = |line: &&str| line.to_ascii_lowercase().starts_with(name);
+            lines.split_inclusive('|').filter(is_of).collect::<String>()
+        };
+        (of("x-a:"), of("location:"))
+    }
+
+    #[test]
+    fn fields_that_make_browsers_careful_are_the_servers_where_it_has_them() {
+        let names = |lines: &str, fields: &str, is_tls: bool| {
+            let text = response(lines, fields, is_tls);
+            let names = text.split('|').filter_map(|line| line.split(':').next());
+            names.map(|name| name.chars().filter(char::is_ascii_uppercase).collect::<String>()).collect::<String>()
+        };
+        let strict = "security_headers = 'strict'";
+        assert_eq!(names(strict, "", true), "STSXCTOXFOCSPRPCOOP");
+        assert_eq!(names(strict, "", false), "XCTOXFOCSPRPCOOP");
+        assert_eq!(names(strict, "x-frame-options: DENY\r\n", false), "XCTORPCOOP");
+        assert_eq!(names(strict, "content-security-policy: x\r\n", false), "XCTORPCOOP");
+        let own = "security_headers = 'strict'\nresponse = { set = { x-frame-options = 'DENY' } }";
+        assert_eq!(names(own, "", false), "XCTORPCOOP");
+        let own = "security_headers = 'strict'\nresponse = { remove = ['Referrer-Policy'] }";
+        assert_eq!(names(own, "referrer-policy: x\r\n", false), "XCTOXFOCSPCOOP");
+    }
+
+    #[test]
+    fn an_interim_response_has_its_lists_and_loses_what_is_replaced() {
+        let kept = |lines: &str| {
+            let text = "HTTP/1.1 200 OK\r\nset-cookie: a\r\nx-set: 1\r\nlink: b\r\nContent-Length: 0\r\n\r\n";
+            let mut head = ResponseHead::default();
+            let asked = Asked { method: Method::Get, upgrade: None };
+            assert_eq!(parse_response(text.as_bytes(), asked, &LIMITS, &mut head), Ok(Parsed::Complete));
+            ResponseChange::of(&route(lines)).expect("changes").withhold(&mut head.fields, text.as_bytes());
+            let mut out = Vec::new();
+            head.fields.write_forwarded(text.as_bytes(), &mut out);
+            String::from_utf8(out).unwrap().replace("\r\n", "|")
+        };
+        assert_eq!(kept("response = { set = { X-Set = '2' }, append = { Link = 'c' } }"), "set-cookie: a|link: b|");
+        assert_eq!(kept("response = { cookies = { secure = true } }"), "x-set: 1|link: b|");
+        assert!(ResponseChange::of(&route("response = { remove = ['Via'] }")).is_some_and(|change| change.hides_via()));
+        assert!(ResponseChange::of(&route("response = { remove = ['X'] }")).is_some_and(|change| !change.hides_via()));
+    }
+
+    #[test]
+    fn a_server_is_asked_for_its_name_without_the_port_of_its_scheme() {
+        let host = |lines: &str, server: Option<&str>, is_tls| {
+            let host = RequestChange::of(&route(lines)).expect("changes").host(server, is_tls);
+            host.map(|host| String::from_utf8(host).unwrap()).unwrap_or_default()
+        };
+        let of_server = "request = { host = '{upstream.server}' }";
+        assert_eq!(host(of_server, Some("a.test:80"), false), "a.test");
+        assert_eq!(host(of_server, Some("a.test:80"), true), "a.test:80");
+        assert_eq!(host(of_server, Some("a.test:443"), true), "a.test");
+        assert_eq!(host(of_server, Some("unix:/run/a"), false), "localhost");
+        assert_eq!(host(of_server, None, false), "");
+        assert_eq!(host("request = { host = 'b.test' }", None, false), "b.test");
     }
 
     /// Lines that go on of a request's fields, and those that are written.
