@@ -114,7 +114,12 @@ mod tests {
         let place = |route| Place { listener: "web", route };
         assert!(answers.intercepts(place(Some(0)), 502) && !answers.intercepts(place(None), 502));
         assert!(!answers.intercepts(place(Some(0)), 399) && !answers.intercepts(place(Some(0)), 200));
+        let is_said = |route, status| answers.has_form(place(route), status);
+        assert!(is_said(None, 200) && is_said(Some(0), 400), "a listener's format is of every status");
+        let other = Place { listener: "other", route: Some(0) };
+        assert!(answers.has_form(other, 404) && !answers.has_form(other, 502) && answers.intercepts(other, 400));
         let other = Place { listener: "other", route: None };
+        assert!(!answers.has_form(other, 404));
         let error = Error { status: 404, detail: "x", id: None };
         assert_eq!(answers.tell(other, &error, &[]), None);
     }

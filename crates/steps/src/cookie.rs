@@ -90,6 +90,12 @@ mod tests {
                 "a=; Path=/y; Priority=High",
             ),
             (&none, "__Secure-a=b; Secure", "__Secure-a=b; Secure"),
+            (&none, "__Host-a=b; Secure", "__Host-a=b; Secure"),
+            (
+                &CookieChanges::default(),
+                "a=b; HttpOnly; SameSite=Lax; Domain=x; Path=/",
+                "a=b; HttpOnly; SameSite=Lax; Domain=x; Path=/",
+            ),
             (&CookieChanges::default(), "a=b;Secure;;x", "a=b; Secure; x"),
         ] {
             assert_eq!(String::from_utf8(change_cookie(changes, line.as_bytes())).unwrap(), wanted, "{line}");

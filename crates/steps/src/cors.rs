@@ -162,4 +162,27 @@ mod tests {
         assert_eq!(lines(&all, "OPTIONS /", &origin), wanted);
         assert_eq!(lines(&all, "GET /", ""), "");
     }
+
+    #[test]
+    fn a_server_that_says_what_it_varies_by_is_not_told_twice() {
+        let (some, all) = (cors("origins = [\"https://a.example\"]"), cors("origins = [\"*\"]"));
+        let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+        for (theirs, wanted) in [
+            ("Vary: accept, ORIGIN", ""),
+            ("Vary: accept\r\nvary: *", ""),
+            ("Vary: accept", "Vary: Origin\r\n"),
+            ("X-Vary: origin", "Vary: Origin\r\n"),
+        ] {
+            let mut head = RequestHead::default();
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{theirs}\r\n\r\n");
+            assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+            let (request, server) = ((&head, text.as_bytes()), (&head.fields, text.as_bytes()));
+            let mut out = Vec::new();
+            some.write_lines(request, Some(server), &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), wanted, "{theirs}");
+            out.clear();
+            all.write_lines(request, Some(server), &mut out);
+            assert_eq!(out, b"", "{theirs}");
+        }
+    }
 }

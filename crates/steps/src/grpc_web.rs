@@ -304,6 +304,11 @@ mod tests {
         let body = response.take_early().unwrap();
         assert_eq!(body[5..], *b"grpc-status: 5\r\ngrpc-message: no\r\n");
         assert_eq!(response.take_early(), None);
+        let (mut response, head) = begun(fields, false, false).unwrap();
+        assert_eq!(head, "grpc-status: 5\r\ngrpc-message: no\r\nX-A: b\r\nContent-Type: application/grpc-web\r\n");
+        assert_eq!(response.take_early(), None, "trailers are to come");
+        let (_, head) = begun("content-type: application/grpc\r\ntrailer: grpc-status\r\n", false, false).unwrap();
+        assert_eq!(head, "Content-Type: application/grpc-web\r\n");
         assert!(begun("Content-Type: text/html\r\n", false, false).is_none());
         assert!(begun("Content-Type: application/grpcx\r\n", false, false).is_none());
         assert!(begun("", false, false).is_none());

@@ -154,6 +154,8 @@ mod tests {
             ("Range: bytes=0-0\r\n", "W/\"x\"", Wanted::Part(0..1)),
             ("If-None-Match: \"x\"\r\n", "", Wanted::Whole),
             ("If-Match: \"x\"\r\n", "", Wanted::Failed),
+            ("If-Match:\r\n", "", Wanted::Failed),
+            ("Range: bytes=0-0\r\nIf-Range:\r\n", "", Wanted::Whole),
         ] {
             assert_eq!(wanted_of("GET", lines, (10, tag)), answer, "{lines} {tag}");
         }

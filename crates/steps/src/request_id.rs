@@ -87,6 +87,32 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_believed_of_whom_the_listener_says() {
+        let id = |keys: &str, peer: &str| {
+            let text = format!("[listener.a]\nbind = '0.0.0.0:80'\n{keys}\n[[route]]\nrespond = {{ status = 204 }}\n");
+            let source = propylon_config::Source { name: "a.toml".into(), base: "".into(), text };
+            let (config, _) = propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
+            let text = b"GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: brought\r\n\r\n";
+            let mut head = RequestHead::default();
+            let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+            assert_eq!(parse_request(text, &limits, &mut head), Ok(Parsed::Complete));
+            let mut out = [0; ID_BYTES_MAX];
+            let peer = || peer.parse().unwrap();
+            let length = write(&config.listeners[0], peer, (&head.fields, text), || uuid(1, 2), &mut out);
+            String::from_utf8(out[..usize::from(length)].to_vec()).unwrap()
+        };
+        let new = "00000000-0001-7000-8000-000000000002";
+        assert_eq!(id("", "10.0.0.1"), "");
+        let trusting = "forwarded = 'append'\ntrusted_proxies = ['10.0.0.0/8']\n";
+        assert_eq!(id(&format!("{trusting}request_id = true"), "10.0.0.1"), "brought");
+        assert_eq!(id(&format!("{trusting}request_id = true"), "11.0.0.1"), new);
+        let always = format!("{trusting}request_id = {{ accept = 'always' }}");
+        assert_eq!(id(&always, "11.0.0.1"), "brought");
+        let never = format!("{trusting}request_id = {{ accept = 'never' }}");
+        assert_eq!(id(&never, "10.0.0.1"), new);
+    }
+
+    #[test]
     fn a_new_id_is_the_example_of_the_standard() {
         // RFC 9562 Appendix A.6.
         let chance = 0x0cc3_18c4_dc0c_0c07_398f;

@@ -69,6 +69,9 @@ mod tests {
         let some = retries(RetryOn { connect: false, reset: false, timeout: true, statuses: vec![500, 503] });
         assert!(!some.takes_fault(Fault::ConnectRefused, true) && !some.takes_fault(Fault::StreamReset, false));
         assert!(some.takes_fault(Fault::FirstByteTimeout, false) && some.takes_timeout());
+        assert!(some.takes_fault(Fault::RetriedStatus, false));
+        let unsent = retries(RetryOn { connect: true, reset: false, timeout: false, statuses: Vec::new() });
+        assert!(unsent.takes_fault(Fault::StreamReset, true) && !unsent.takes_fault(Fault::StreamReset, false));
         assert!(some.takes_status(500) && !some.takes_status(502) && some.takes_status(503));
     }
 

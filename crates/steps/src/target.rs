@@ -303,6 +303,20 @@ mod tests {
     }
 
     #[test]
+    fn a_redirect_keeps_the_query_behind_what_its_path_has_made() {
+        let target = |change: PathChange, path: &str, query: &str| {
+            let rewrite = PathRewrite::of(&change, &PathPattern::Prefix("/".into()));
+            let target = rewrite.target(path.as_bytes(), query.as_bytes(), RULES).unwrap();
+            target.map(|target| String::from_utf8(target).unwrap())
+        };
+        let strip = || PathChange::Strip { strip: "/a".into() };
+        assert_eq!(target(strip(), "/a/x", "?b=1&&c").as_deref(), Some("/x?b=1&&c"));
+        assert_eq!(target(strip(), "/b", "?b=1"), None);
+        let regex = PathChange::Regex { regex: "^/(.)$".into(), to: "/x?y=$1".into() };
+        assert_eq!(target(regex, "/z", "?b=1&c").as_deref(), Some("/x?y=z&b=1&c"));
+    }
+
+    #[test]
     fn a_querys_other_parameters_stay_as_they_came() {
         let line = |name: &str, value: &str| RequestHeader {
             name: name.into(),

@@ -136,6 +136,11 @@ mod tests {
             assert_eq!(list.has_address(address.parse().unwrap()), wanted, "{address}");
         }
         assert!(list.has_value(b"key#1") && !list.has_value(b"key") && list.has_values());
+        assert!(!list.has_value(b"# ours") && !list.has_value(b""), "a comment and an empty line are no values");
+        let of = |text: &str, value: &str| self::list(text).has_value(value.as_bytes());
+        assert!(of("a b #c", "a b") && of("a b#c", "a b#c") && !self::list("10.0.0.0/8").has_values());
+        let long = "x".repeat(LINE_BYTES_MAX);
+        assert!(of(&long, &long) && List::new(Secret([1, 2])).add(format!("{long}x").as_bytes()).is_err());
         assert_eq!(list.ranges.len(), 4, "10/8 and 11/8 are one range");
     }
 
