@@ -3,10 +3,14 @@
 //! A reader for each language fills the [`Plan`], which is written as TOML. Whatever a reader does not carry over
 //! becomes a [`Note`] with its line: nothing is left out in silence but what Propylon does anyway.
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
 #![warn(missing_docs)]
 
 mod caddy;
 mod changes;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod guards;
 mod haproxy;
 mod listeners;

@@ -209,7 +209,11 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("e2e", &[], &[]),
     CrateRules {
         unsafe_code: UnsafeCode::Generated,
-        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity", "steps", "fastcgi"], &[])
+        ..CrateRules::new(
+            "fuzz",
+            &["config", "lanes", "crypto", "tls", "http", "identity", "steps", "fastcgi", "import", "compress"],
+            &[],
+        )
     },
     CrateRules::new("xtask", &[], &["tokio"]),
 ];
