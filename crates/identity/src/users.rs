@@ -79,15 +79,18 @@ impl Users {
     /// The check of a password. One of a user that is not known is compared with another's, so that it takes as long.
     pub fn check(&self, name: &[u8], password: Zeroizing<Vec<u8>>) -> PasswordCheck {
         let stored = std::str::from_utf8(name).ok().and_then(|name| self.by_name.get(name));
-        let digest_of = |stored: &Stored| RIGHT.of(&[stored.text.as_bytes(), name, &password]);
+        // A name that is none here may be one in another file, whose line has the same hash.
+        let digest_of = |stored: &Stored, is_known: bool| {
+            RIGHT.of(&[stored.text.as_bytes(), name, &password, &[u8::from(is_known)]])
+        };
         let Some(stored) = stored else {
             // The same each time: what takes longer now and then would be no user's.
             let place = usize::from_le_bytes(RIGHT.of(&[name])[..8].try_into().unwrap_or_default());
             let stored = Arc::clone(&self.all[place % self.all.len()]);
-            let digest = digest_of(&stored);
+            let digest = digest_of(&stored, false);
             return PasswordCheck { stored, is_known: false, password, digest };
         };
-        let digest = digest_of(stored);
+        let digest = digest_of(stored, true);
         PasswordCheck { stored: Arc::clone(stored), is_known: true, password, digest }
     }
 }
@@ -246,5 +249,10 @@ mod tests {
         assert!(lines.into_iter().all(|check| !check.run()));
         assert_ne!(check("ann", "1").digest(), check("ann", "2").digest());
         assert_eq!(check("ann", "1").digest(), check("ann", "1").digest());
+        // In another file the name may be known, by a hash that is another user's here.
+        let others = Users::parse(ANN.replacen("ann", "eve", 1).as_bytes()).unwrap();
+        let own = Users::parse(ANN.as_bytes()).unwrap();
+        let digest = |users: &Users| *users.check(b"eve", Zeroizing::new("pässword".into())).digest();
+        assert_ne!(digest(&own), digest(&others));
     }
 }
