@@ -77,7 +77,8 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         site.block = Some(block);
         reader.site(&site);
     }
-    match reader.plan.listeners.is_empty() {
+    // Sites whose addresses are not carried over have notes.
+    match reader.plan.listeners.is_empty() && reader.plan.notes.is_empty() {
         true => Err(Note::new(1, "the file", "no site is in it; is it a Caddyfile?")),
         false => Ok(()),
     }

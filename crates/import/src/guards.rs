@@ -8,12 +8,18 @@ use std::collections::BTreeMap;
 
 use propylon_config::pattern;
 
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Hir, HirKind, Look};
+
 use crate::changes::Changes;
 use crate::plan::{Action, Path, Route, escaped};
 use crate::terms::Term;
 
 /// Routes that come of one section at most; those beyond answer nobody.
 const ROUTES_MAX: usize = 4000;
+
+/// Bytes of a pattern that are looked at.
+pub const PATTERN_BYTES_MAX: usize = 2048;
 
 /// A rule that keeps requests out.
 #[derive(Clone, Debug)]
@@ -200,6 +206,25 @@ pub fn ending(pattern: &str) -> Option<String> {
     (!text.is_empty() && escaped(&text) == body).then_some(text)
 }
 
+/// The text with which all that a pattern finds begins, where it is tied to the beginning of a path.
+pub fn lead(pattern: &str) -> Option<Vec<u8>> {
+    let hir = parse(pattern)?;
+    let HirKind::Concat(parts) = hir.kind() else { return None };
+    match parts.as_slice() {
+        [start, text, ..] if *start.kind() == HirKind::Look(Look::Start) => match text.kind() {
+            HirKind::Literal(text) => Some(text.0.to_vec()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A pattern as the engine takes it, taken apart; none where it is none, or longer than it is looked at.
+pub fn parse(pattern: &str) -> Option<Hir> {
+    let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).nest_limit(50).build();
+    parser.parse(pattern).ok().filter(|_| pattern.len() <= PATTERN_BYTES_MAX)
+}
+
 /// A pattern of paths that begin and end so.
 fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
     let mut all = vec![format!("{}.*{}", escaped(prefix), escaped(ending))];
@@ -273,6 +298,7 @@ fn paths(own: &Path, asked: &Path, ignores_case: bool, is_whole: bool) -> Result
             let prefix = format!("{}/", prefix.trim_end_matches('/'));
             Some(between(&prefix, &ending(pattern).unwrap_or_default(), ignores_case))
         }
+        (Path::Regex(own), Path::Prefix(text) | Path::Exact(text)) if !ignores_case && begins_apart(own, text) => None,
         (Path::Regex(own), Path::Prefix(prefix)) if ending(own).is_some() => {
             Some(between(prefix, &ending(own).unwrap_or_default(), ignores_case))
         }
@@ -294,6 +320,11 @@ fn paths(own: &Path, asked: &Path, ignores_case: bool, is_whole: bool) -> Result
         _ => return Err(()),
     };
     Ok(both)
+}
+
+/// Whether no path in which a pattern is found begins with a text.
+fn begins_apart(pattern: &str, text: &str) -> bool {
+    lead(pattern).is_some_and(|lead| !lead.starts_with(text.as_bytes()) && !text.as_bytes().starts_with(&lead))
 }
 
 /// Whether no path ends as both patterns ask.
@@ -362,6 +393,8 @@ mod tests {
         assert_eq!(both(&exact("/x.bak"), &regex(r"\.bak$")), Ok(Some(exact("/x.bak"))));
         assert_eq!(both(&exact("/x"), &regex(r"\.bak$")), Ok(None));
         assert_eq!(both(&prefix("/api"), &regex("^/a[0-9]")), Err(()));
+        assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/b")), Ok(None));
+        assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/a/x")), Err(()));
         assert_eq!(paths(&prefix("/API"), &prefix("/api"), true, false), Ok(Some(prefix("/API"))));
         assert_eq!(values("source", "\"10.1.0.0/16\"", "\"10.0.0.0/8\""), Err(()));
         assert_eq!(values("method", "[\"GET\", \"POST\"]", "\"PUT\""), Ok(None));

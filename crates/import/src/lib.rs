@@ -7,6 +7,8 @@
 #![allow(unexpected_cfgs)]
 #![warn(missing_docs)]
 
+use std::collections::{BTreeMap, BTreeSet};
+
 mod caddy;
 mod changes;
 #[cfg(any(test, fuzzing))]
@@ -68,6 +70,8 @@ impl Language {
 pub struct Imported {
     /// A configuration of Propylon in TOML.
     pub text: String,
+    /// Files that it names, to lie beside it for nobody but the engine to read: names and texts.
+    pub files: BTreeMap<String, String>,
     /// Lines that are not carried over, in their order, with what to do.
     pub notes: Vec<Note>,
 }
@@ -83,12 +87,15 @@ pub fn import(language: Language, name: &str, text: &str) -> Result<Imported, No
         Language::Nginx => nginx::read(text, &mut plan)?,
         Language::Caddy => caddy::read(text, &mut plan)?,
     }
-    plan.finish();
+    // Programs answer so where there are no servers.
+    plan.finish(if language == Language::Nginx { 502 } else { 503 });
     let text = write::text(&plan, name);
+    let used = plan.files.into_iter().filter(|(name, _)| text.contains(&plan::quoted(name)));
+    let files = used.collect();
     let mut notes = plan.notes;
     notes.sort_by_key(|note| note.line);
     // Lines that are read for each address of a listener are told once.
-    let mut told = std::collections::BTreeSet::new();
+    let mut told = BTreeSet::new();
     notes.retain(|note| told.insert((note.line, note.what.clone(), note.fix.clone())));
-    Ok(Imported { text, notes })
+    Ok(Imported { text, files, notes })
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod bodies;
+mod decoded;
 mod fields;
 mod limits;
 mod locations;
@@ -9,6 +10,7 @@ mod order;
 mod patterns;
 mod reader;
 mod servers;
+mod sites;
 mod split;
 mod stream;
 mod subrequests;
@@ -20,12 +22,13 @@ use access::{Access, guard_text, guards};
 use fields::unescaped;
 use limits::Zones;
 use locations::{Locations, Spot, by_method};
-use reader::{Listen, Place, Reader, bind, upstreams};
+use reader::{Listen, Place, Reader, upstreams};
+use sites::{APART, REAL_IP, host};
 use stream::stream;
 use subrequests::is_beside;
 
 use crate::changes::Changes;
-use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, one_or_list, quoted, redirect, respond};
+use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, one_or_list, redirect, respond};
 use crate::words::{Directive, End, directives, duration};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
@@ -207,15 +210,25 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
             _ => top.push(directive),
         }
     }
+    let around = top.iter().filter(|each| each.name() != "server").cloned().collect();
+    let around = Directive { block: Some(around), ..Directive::default() };
+    for server in top.iter_mut().filter(|each| each.name() == "server") {
+        decoded::canonical(server, &[&around], &mut plan.notes)?;
+    }
     let http = Directive { block: Some(top), ..Directive::default() };
     let mut reader = Reader { upstreams: upstreams(&http), zones: Zones::of(&http), plan };
     reader.notes(&http);
-    for server in http.inner().iter().filter(|each| each.name() == "server") {
-        reader.server(&http, server);
+    let servers: Vec<&Directive> = http.inner().iter().filter(|each| each.name() == "server").collect();
+    let sites = reader.sites(&http, &servers);
+    for (server, listens) in servers.into_iter().zip(sites) {
+        reader.server(&http, server, listens);
     }
     streams.iter().for_each(|each| stream(each, reader.plan));
     reader.finish()?;
-    if reader.plan.listeners.is_empty() {
+    // Relays that are guarded, and servers in other files, have no listener, but notes.
+    let is_told = |block: &Directive| block.find("server").is_some() || block.find("include").is_some();
+    let is_any = streams.iter().chain([&http]).any(is_told);
+    if !is_any && reader.plan.listeners.is_empty() {
         return Err(Note::new(1, "the file", "no `server` with a `listen` is in it; is it a configuration of nginx?"));
     }
     Ok(())
@@ -286,42 +299,20 @@ impl Reader<'_> {
         }
     }
 
-    fn server(&mut self, http: &Directive, server: &Directive) {
-        let listens = self.listens(server);
-        let mut names: Vec<String> = Vec::new();
-        let mut is_of_others = false;
-        for each in server.inner().iter().filter(|each| each.name() == "server_name") {
-            for name in each.arguments() {
-                match host(name) {
-                    // A name with a dot in front is that name as well.
-                    Some(host) => names.extend(name.strip_prefix('.').map(str::to_owned).into_iter().chain([host])),
-                    None if name.is_empty() || name == "_" => {}
-                    None => {
-                        is_of_others = true;
-                        let fix = "it is no host name or `*.` before one: write a route for each host";
-                        self.plan.note(each.line, name, fix);
-                    }
-                }
-            }
-        }
-        let mut hosts: Vec<Option<String>> = names.iter().cloned().map(Some).collect();
-        // A server of names that cannot be said is not one of all others.
-        if (hosts.is_empty() && !is_of_others) || listens.iter().any(|listen| listen.is_default) {
-            hosts.push(None);
-        }
+    fn server(&mut self, http: &Directive, server: &Directive, mut listens: Vec<Listen>) {
         self.tls(http, server, &listens);
         self.own_notes(server);
         for listen in &listens {
-            self.fields(http, server, &listen.listener);
+            self.times(http, server, &listen.listener);
         }
         let access = Access::of(server, &Access::of(http, &Access::default()));
         let changes = self.changes(http, server, &Directive::default());
-        let place = Place { http, server, listens: &listens, hosts: &hosts, access: &access, changes: &changes };
+        let place = Place { http, server, listens: &listens, access: &access, changes: &changes };
         self.if_redirects(&place);
         let redirected: Vec<String> = server.inner().iter().filter_map(if_redirect).map(|(host, _)| host).collect();
-        let rest: Vec<Option<String>> =
-            hosts.iter().filter(|host| host.as_ref().is_none_or(|host| !redirected.contains(host))).cloned().collect();
-        let place = Place { hosts: &rest, ..place };
+        let is_left = |host: &Option<String>| host.as_ref().is_none_or(|host| !redirected.contains(host));
+        listens.iter_mut().for_each(|listen| listen.hosts.retain(is_left));
+        let place = Place { http, server, listens: &listens, access: &access, changes: &changes };
         let own = server.inner().iter().find(|each| each.name() == "return");
         match own {
             Some(own) => {
@@ -363,58 +354,9 @@ impl Reader<'_> {
         self.notes(&Directive { block: Some(block), ..Directive::default() });
     }
 
-    fn listens(&mut self, server: &Directive) -> Vec<Listen> {
-        let mut listens: Vec<Listen> = Vec::new();
-        let all: Vec<&Directive> = server.inner().iter().filter(|each| each.name() == "listen").collect();
-        let implied = Directive { line: server.line, words: vec!["listen".into(), "80".into()], block: None };
-        for each in if all.is_empty() { vec![&implied] } else { all } {
-            let has = |word: &str| each.arguments().iter().any(|each| each == word);
-            if has("quic") {
-                self.plan.note(each.line, each.text(), "HTTP/3 is not served yet");
-                continue;
-            }
-            let address = each.word(1);
-            if address.starts_with("unix:") {
-                self.plan.note(each.line, each.text(), "listeners are TCP: write an address with port");
-                continue;
-            }
-            let is_tls = has("ssl") || server.find("ssl").is_some_and(|ssl| ssl.word(1) == "on");
-            let listener = self.plan.listener(&bind(address), is_tls);
-            if has("proxy_protocol") {
-                listener.keys.insert("accept_proxy_protocol".into(), "true".into());
-            }
-            let name = listener.name.clone();
-            let is_default = has("default_server") || has("default");
-            match listens.iter_mut().find(|listen| listen.listener == name) {
-                Some(known) => known.is_default |= is_default,
-                None => listens.push(Listen { listener: name, is_tls, is_default }),
-            }
-        }
-        listens
-    }
-
-    /// Proxies in front of this server, and timeouts of its clients.
-    fn fields(&mut self, http: &Directive, server: &Directive, listener: &str) {
-        let locations = locations::all(server);
-        let blocks: Vec<&Directive> = [http, server].into_iter().chain(locations).collect();
-        let mut notes = Vec::new();
+    /// Timeouts of a server's clients.
+    fn times(&mut self, http: &Directive, server: &Directive, listener: &str) {
         let Some(listener) = self.plan.listeners.iter_mut().find(|each| each.name == listener) else { return };
-        let from = blocks.iter().flat_map(|block| block.inner()).filter(|each| each.name() == "set_real_ip_from");
-        let from: Vec<String> =
-            from.map(|each| each.word(1).to_owned()).filter(|from| !from.starts_with("unix")).collect();
-        let field =
-            blocks.iter().find_map(|block| block.find("real_ip_header")).map_or("x-real-ip", |each| each.word(1));
-        if !from.is_empty() {
-            match field.to_ascii_lowercase().as_str() {
-                "x-forwarded-for" => drop(listener.keys.insert("forwarded".into(), quoted("append"))),
-                "proxy_protocol" if listener.keys.contains_key("accept_proxy_protocol") => {}
-                _ => notes.push((blocks[1].line, format!("real_ip_header {field}"))),
-            }
-            if listener.keys.contains_key("forwarded") || listener.keys.contains_key("accept_proxy_protocol") {
-                let networks: Vec<String> = from.iter().map(|network| quoted(network)).collect();
-                listener.keys.insert("trusted_proxies".into(), format!("[{}]", networks.join(", ")));
-            }
-        }
         for (name, key) in
             [("keepalive_timeout", "idle"), ("client_header_timeout", "request_head"), ("client_body_timeout", "body")]
         {
@@ -423,13 +365,6 @@ impl Reader<'_> {
                 listener.timeouts.insert(key.into(), time);
             }
         }
-        for (line, text) in notes {
-            self.plan.note(
-                line,
-                text,
-                "write `forwarded` and `trusted_proxies` in the listener, or accept_proxy_protocol",
-            );
-        }
     }
 
     /// `if ($host = x) { return 301 https://$host$request_uri; }`, as certbot writes it.
@@ -437,8 +372,12 @@ impl Reader<'_> {
         for each in place.server.inner() {
             let Some((name, back)) = if_redirect(each) else { continue };
             let Some(action) = self.returned(back) else { continue };
-            let hosts = [Some(name)];
-            self.add(&Place { hosts: &hosts, ..*place }, each.line, Path::Prefix("/".into()), &action);
+            let name = Some(name);
+            let is_own = |listen: &&Listen| listen.hosts.iter().any(|host| host.is_none() || *host == name);
+            let own = place.listens.iter().filter(is_own);
+            let listens: Vec<Listen> =
+                own.map(|listen| Listen { hosts: vec![name.clone()], ..listen.clone() }).collect();
+            self.add(&Place { listens: &listens, ..*place }, each.line, Path::Prefix("/".into()), &action);
         }
     }
 
@@ -490,7 +429,8 @@ impl Reader<'_> {
     /// Routes of a location, for these methods or all.
     fn location(&mut self, place: &Place<'_>, (location, path): (&Directive, &Path), methods: &[String]) {
         self.notes(location);
-        let access = Access { methods: methods.to_vec(), ..Access::of(location, place.access) };
+        let mut access = Access { methods: methods.to_vec(), ..Access::of(location, place.access) };
+        access.is_apart = REAL_IP.iter().any(|name| location.find(name).is_some());
         let blocks = [location, place.server, place.http];
         let mut changes = self.changes(place.http, place.server, location);
         if access.is_shut() {
@@ -579,6 +519,13 @@ impl Reader<'_> {
         // A client that is kept out is not asked for a proof first.
         let changes = Changes { auth: None, backends: BTreeSet::new(), ..place.changes.clone() };
         let shut = Place { changes: &changes, ..*place };
+        let is_apart = |listen: &Listen| !place.access.rules.is_empty() && (place.access.is_apart || listen.is_apart);
+        let (apart, listens): (Vec<Listen>, Vec<Listen>) = place.listens.iter().cloned().partition(is_apart);
+        if !apart.is_empty() {
+            self.plan.note(line, "allow, deny", APART);
+            self.add_for(&Place { listens: &apart, ..shut }, line, (&path, &base), &respond(403, ""));
+        }
+        let (place, shut) = (&Place { listens: &listens, ..*place }, Place { listens: &listens, ..shut });
         for rule in &place.access.rules {
             let mut conditions = base.clone();
             conditions.insert(("source".to_owned(), String::new()), one_or_list(&rule.networks));
@@ -607,7 +554,7 @@ impl Reader<'_> {
                 Some(_) => (action, place.changes),
                 None => (&closed.0, &closed.1),
             };
-            for host in place.hosts {
+            for host in &listen.hosts {
                 self.plan.route(Route {
                     line,
                     listener: listen.listener.clone(),
@@ -647,13 +594,4 @@ fn if_redirect(each: &Directive) -> Option<(String, &Directive)> {
     let is_host = each.name() == "if" && ["$host", "$http_host"].contains(&variable.trim());
     let [back] = each.inner() else { return None };
     (is_host && back.name() == "return").then(|| Some((host(name.trim())?, back))).flatten()
-}
-
-fn host(name: &str) -> Option<String> {
-    let name = name.strip_prefix('.').map_or(name.to_owned(), |rest| format!("*.{rest}"));
-    let rest = name.strip_prefix("*.").unwrap_or(&name);
-    let is_name = rest.contains(|c: char| c.is_ascii_alphanumeric())
-        && rest.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
-        && rest != "_";
-    is_name.then_some(name)
 }

@@ -45,6 +45,8 @@ pub struct Plan {
     pub listeners: Vec<Listener>,
     pub backends: Vec<Backend>,
     pub routes: Vec<Route>,
+    /// Files that it names and that are made with it: names and texts.
+    pub files: BTreeMap<String, String>,
     pub notes: Vec<Note>,
 }
 
@@ -181,15 +183,21 @@ impl Plan {
         }
     }
 
-    /// Drops backends that no route leads to, and routes to backends that are not there; joins and names listeners.
-    pub fn finish(&mut self) {
+    /// Drops backends that no route leads to; joins and names listeners. Routes to backends that are not there answer
+    /// with this error: without them their requests would go to the next that fits.
+    pub fn finish(&mut self, error: u16) {
         let named: BTreeSet<String> =
             self.backends.iter().filter(|each| !each.servers.is_empty()).map(|each| each.name.clone()).collect();
         let mut lost = Vec::new();
-        self.routes.retain(|route| {
-            let gone = route.action.backends().into_iter().find(|name| !named.contains(*name));
-            lost.extend(gone.map(|name| (route.line, name.to_owned())));
-            gone.is_none()
+        // Relays have no answers: connections to them end.
+        let is_relay = |listener: &&Listener| listener.keys.contains_key("protocol");
+        let relays: BTreeSet<&str> = self.listeners.iter().filter(is_relay).map(|each| each.name.as_str()).collect();
+        self.routes.retain_mut(|route| {
+            let gone = route.action.backends().into_iter().find(|name| !named.contains(*name)).map(str::to_owned);
+            let Some(name) = gone else { return true };
+            lost.push((route.line, name));
+            (route.action, route.changes) = (respond(error, ""), Changes::default());
+            !relays.contains(route.listener.as_str())
         });
         for route in &mut self.routes {
             if let Some(name) = route.changes.backends.iter().find(|name| !named.contains(*name)) {
@@ -201,7 +209,8 @@ impl Plan {
             self.note(
                 line,
                 name,
-                "it has no servers that could be carried over; add a [backend.NAME] and a route to it",
+                "it has no servers that could be carried over; add a [backend.NAME] and lead its routes there, which \
+                 answer with an error until then",
             );
         }
         let leads = |route: &Route, name: &str| {
@@ -218,7 +227,7 @@ impl Plan {
     }
 }
 
-fn path_text(path: &Path) -> String {
+pub fn path_text(path: &Path) -> String {
     match path {
         Path::Prefix(text) | Path::Exact(text) | Path::Regex(text) => text.clone(),
     }

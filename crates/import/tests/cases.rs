@@ -28,6 +28,9 @@ fn outcome(path: &Path) -> String {
         Err(problems) => panic!("{name}:\n{}\n{}", imported.text, propylon_config::render(&problems, &imported.text)),
     };
     let mut out = imported.text;
+    for (name, text) in &imported.files {
+        let _ = writeln!(out, "# {name}:\n# {}", text.trim_end().replace('\n', "\n# "));
+    }
     for note in &imported.notes {
         let _ = writeln!(out, "# {name}:{}: {}; {}", note.line, note.what, note.fix);
     }
@@ -40,7 +43,7 @@ fn outcome(path: &Path) -> String {
 #[test]
 fn the_whole_of_what_comes_of_a_file_is_as_expected() {
     let cases = cases();
-    assert_eq!(cases.len(), 26, "{cases:?}");
+    assert_eq!(cases.len(), 27, "{cases:?}");
     let mut wrong = Vec::new();
     for path in cases {
         let expected_path = PathBuf::from(format!("{}.expected", path.display()));
@@ -57,6 +60,18 @@ fn the_whole_of_what_comes_of_a_file_is_as_expected() {
 }
 
 #[test]
+fn what_guards_and_cannot_be_said_is_told_with_its_line() {
+    let of = |text: &str| import(Language::Nginx, "nginx.conf", text);
+    let relay = "stream {\nserver { listen 1;\nallow 10.0.0.1; deny all; proxy_pass 10.0.0.2:2; } }";
+    let told = of(relay).expect("notes and no listener").notes;
+    assert!(told.iter().any(|note| note.line == 3 && note.what.starts_with("allow")), "{told:?}");
+    let guarded = "server {\nlisten 80;\nlocation ~ ^/(?!open) { deny all; }\nlocation / { return 200; } }";
+    assert_eq!(of(guarded).expect_err("a guard that is lost").line, 3);
+    let open = guarded.replace("deny all", "return 200");
+    assert_eq!(of(&open).expect("a note").notes.iter().map(|note| note.line).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
 fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
@@ -64,7 +79,7 @@ fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).expect("the case");
         let language = Language::of(&name, &text).expect("a language");
-        for _ in 0..70 {
+        for _ in 0..20 {
             let mut characters: Vec<char> = text.chars().collect();
             for _ in 0..random.usize(1..8) {
                 let at = random.usize(..characters.len());

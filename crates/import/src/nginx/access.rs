@@ -43,6 +43,8 @@ pub(super) struct Access {
     pub(super) denies_rest: bool,
     /// Methods that are meant; none where all are.
     pub(super) methods: Vec<String>,
+    /// Whether a location has proxies of its own that it believes.
+    pub(super) is_apart: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::patterns::lead;
+use propylon_config::pattern::compile;
+
 use super::reader::Reader;
-use crate::changes::Changes;
-use crate::plan::{CLOSED, Note, Path, Route, respond};
+use crate::guards::lead;
+use crate::plan::{Note, Path, Route, path_text};
 
 /// Routes that stand once more, for methods of those behind them, at most.
 const REPEATED_MAX: usize = 4000;
@@ -13,31 +14,17 @@ const REPEATED_MAX: usize = 4000;
 impl Reader<'_> {
     /// Sets right what is seen in all routes together.
     pub(super) fn finish(&mut self) -> Result<(), Note> {
-        self.shut_empty();
         let routes = std::mem::take(&mut self.plan.routes);
+        let is_too_long = |route: &&Route| matches!(&route.path, Path::Regex(text) if compile(text).is_err());
+        if let Some(route) = routes.iter().find(is_too_long) {
+            let fix = "the pattern that its paths make is too long, or none that Propylon has: write it in another way, \
+                       and import again";
+            return Err(Note::new(route.line, path_text(&route.path), fix));
+        }
         self.plan.routes = in_order(routes)?;
         let mut seen = BTreeSet::new();
         self.plan.notes.retain(|note| seen.insert((note.line, note.what.clone(), note.fix.clone())));
         Ok(())
-    }
-
-    /// A guarded route to servers that are not there answers nobody: its requests would go to the next that fits.
-    fn shut_empty(&mut self) {
-        let is_empty = |name: &str| self.plan.backends.iter().all(|each| each.name != name || each.servers.is_empty());
-        let mut lost = Vec::new();
-        for route in &mut self.plan.routes {
-            let name = route.action.backends().into_iter().find(|name| is_empty(name));
-            if let Some(name) = name.map(str::to_owned)
-                && (route.changes.auth.is_some() || !route.conditions.is_empty())
-            {
-                lost.push((route.line, name));
-                (route.action, route.changes) = (respond(403, ""), Changes::default());
-            }
-        }
-        for (line, name) in lost {
-            let fix = format!("it has no servers that could be carried over: add a [backend.NAME]; {CLOSED}");
-            self.plan.note(line, name, fix);
-        }
     }
 }
 

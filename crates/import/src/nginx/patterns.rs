@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Look, Repetition};
 
+use crate::guards::{PATTERN_BYTES_MAX, lead, parse};
 use crate::plan::escaped;
 
-/// Bytes of a prefix, and of a pattern, that are looked at.
+/// Bytes of a prefix that are looked at.
 const PREFIX_BYTES_MAX: usize = 256;
-const PATTERN_BYTES_MAX: usize = 2048;
 
 /// Paths that begin with a prefix and in which a pattern is found.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,24 +21,6 @@ pub(super) enum Below {
     Some(String),
     /// No pattern of bearable size says it.
     Unknown,
-}
-
-/// The text with which all that a pattern finds begins, where it is tied to the beginning of a path.
-pub(super) fn lead(pattern: &str) -> Option<Vec<u8>> {
-    let hir = parse(pattern)?;
-    let HirKind::Concat(parts) = hir.kind() else { return None };
-    match parts.as_slice() {
-        [start, text, ..] if *start.kind() == HirKind::Look(Look::Start) => match text.kind() {
-            HirKind::Literal(text) => Some(text.0.to_vec()),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-fn parse(pattern: &str) -> Option<Hir> {
-    let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).nest_limit(50).build();
-    parser.parse(pattern).ok().filter(|_| pattern.len() <= PATTERN_BYTES_MAX)
 }
 
 /// Paths that begin with `prefix` and in which `pattern` is found: behind the prefix, or beginning within it.

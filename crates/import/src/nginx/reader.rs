@@ -20,10 +20,15 @@ pub(super) fn upstreams(block: &Directive) -> BTreeMap<String, Directive> {
 }
 
 /// An address and port that a server listens on.
+#[derive(Clone, Default)]
 pub(super) struct Listen {
     pub(super) listener: String,
     pub(super) is_tls: bool,
     pub(super) is_default: bool,
+    /// Hosts that are the server's there; none for those that no name is for.
+    pub(super) hosts: Vec<Option<String>>,
+    /// Whether clients have other addresses for the server than for the listener.
+    pub(super) is_apart: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -31,7 +36,6 @@ pub(super) struct Place<'p> {
     pub(super) http: &'p Directive,
     pub(super) server: &'p Directive,
     pub(super) listens: &'p [Listen],
-    pub(super) hosts: &'p [Option<String>],
     pub(super) access: &'p Access,
     pub(super) changes: &'p Changes,
 }

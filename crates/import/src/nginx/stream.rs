@@ -127,6 +127,9 @@ impl Relays<'_> {
         let backend = self.backend(server, pass);
         let listener = self.plan.listener_named(&base, &bind, is_tls);
         listener.keys.insert("protocol".into(), quoted("tcp"));
+        if let Some(port) = bind.strip_prefix("[::]").filter(|_| has("ipv6only=off")) {
+            listener.bind.push(format!("0.0.0.0{port}"));
+        }
         if has("proxy_protocol") {
             listener.keys.insert("accept_proxy_protocol".into(), "true".into());
         }
