@@ -7,17 +7,20 @@ mod guard;
 mod known;
 mod lines;
 mod rates;
+mod users;
 
 use backend::Backends;
-use frontend::Frontend;
+use frontend::{Frontend, Shared};
 use known::{BUFFER, NEEDLESS, PAGES, UNKNOWN};
 use lines::{Line, Section, sections, tables};
+use users::{lists, told};
 
 use crate::plan::{Note, Plan};
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let sections = sections(text)?;
-    let tables = tables(&sections);
+    let (tables, lists) = (tables(&sections), lists(&sections));
+    let shared = Shared::of(&sections, &tables, &lists);
     let mut defaults: Vec<Line> = Vec::new();
     // Backends first: frontends lead to them.
     let mut resolved = Vec::new();
@@ -41,7 +44,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
             "global" => global(section, plan),
             "frontend" | "backend" | "listen" => resolved.push((section, defaults.clone())),
             "resolvers" | "peers" | "ring" | "crt-store" | "fcgi-app" => {}
-            "userlist" => users(section, plan),
+            "userlist" => told(section, plan),
             _ => plan.note(
                 section.number,
                 format!("{} {}", section.kind, section.name),
@@ -56,34 +59,15 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         Backends { plan, defaults, sections: &sections }.read(section);
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
-        Frontend::new(plan, defaults, section, &tables).read();
+        Frontend::new(plan, defaults, section, &shared).read();
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
-        Frontend::new(plan, defaults, section, &tables).guard_backend();
+        Frontend::new(plan, defaults, section, &shared).guard_backend();
     }
-    match plan.listeners.is_empty() {
+    // Relays that are guarded have no listener, but notes.
+    match sections.iter().all(|section| section.of("bind").next().is_none()) {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
         false => Ok(()),
-    }
-}
-
-/// Users, whose passwords want a file of their own: told by name alone, since notes are read by more people than that.
-fn users(section: &Section, plan: &mut Plan) {
-    const TAKEN: &[&str] = &["$6$", "$argon2id$", "$2a$", "$2b$", "$2y$"];
-    let fix =
-        "write its users into a file, a line NAME:HASH each, and `auth = { basic = { file = ... } }` in the routes";
-    plan.note(section.number, format!("userlist {}", section.name), fix);
-    for line in &section.lines {
-        let hash = line.after("password").unwrap_or_default();
-        if line.word(0) == "group" || line.has("groups") {
-            let fix = "a file of users has no groups: write one for each, and name it in the routes of that group";
-            plan.note(line.number, format!("{} {}", line.word(0), line.word(1)), fix);
-        }
-        if line.word(0) == "user" && !TAKEN.iter().any(|kind| hash.starts_with(kind)) {
-            let fix =
-                "its password is none that a file of users takes: make a hash by `htpasswd -B` or `openssl passwd -6`";
-            plan.note(line.number, format!("user {}", line.word(1)), fix);
-        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Frontends of haproxy: listeners, and where their requests go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::known::{PAGES, RATES, request_rule};
 use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
+use super::users::Lists;
 use crate::changes::Changes;
 use crate::guards::Guard;
 use crate::plan::{ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, name_of, quoted, redirect, respond};
@@ -20,9 +21,25 @@ pub(super) struct Frontend<'f> {
     pub(super) guards: Vec<Guard>,
     /// Requests that an `allow` lets past the rules behind it.
     pub(super) allowed: Vec<Term>,
-    pub(super) tables: &'f Tables,
+    pub(super) shared: &'f Shared<'f>,
     /// Limits of all of its routes, as TOML has them.
     pub(super) limits: Vec<String>,
+}
+
+/// Facts that all sections have in common.
+pub(super) struct Shared<'s> {
+    pub(super) tables: &'s Tables,
+    pub(super) lists: &'s Lists,
+    /// Sockets at all addresses of IPv4.
+    pub(super) ipv4: BTreeSet<String>,
+}
+
+impl<'s> Shared<'s> {
+    pub(super) fn of(sections: &[Section], tables: &'s Tables, lists: &'s Lists) -> Shared<'s> {
+        let lines = sections.iter().flat_map(|section| section.of("bind"));
+        let addresses = lines.flat_map(|line| line.word(1).split(',').filter_map(bind));
+        Shared { tables, lists, ipv4: addresses.filter(|address| address.starts_with("0.0.0.0:")).collect() }
+    }
 }
 
 /// Words of a `location` that stand for the request's host, and for the rest of what it asked for.
@@ -34,7 +51,7 @@ impl<'f> Frontend<'f> {
         plan: &'f mut Plan,
         defaults: &'f [Line],
         section: &'f Section,
-        tables: &'f Tables,
+        shared: &'f Shared<'f>,
     ) -> Frontend<'f> {
         let acls = BTreeMap::new();
         Frontend {
@@ -45,7 +62,7 @@ impl<'f> Frontend<'f> {
             listeners: Vec::new(),
             guards: Vec::new(),
             allowed: Vec::new(),
-            tables,
+            shared,
             limits: Vec::new(),
         }
     }
@@ -91,8 +108,8 @@ impl<'f> Frontend<'f> {
     fn binds(&mut self, is_http: bool) {
         let section = self.section;
         let is_passthrough = !is_http && section.lines.iter().any(|line| line.text().contains("ssl_sni"));
+        let protocol = if is_passthrough { "passthrough" } else { "tcp" };
         for line in section.of("bind") {
-            let is_tls = line.has("ssl");
             if line.has("interface") || line.has("namespace") {
                 let fix = "a listener is at an address: write one at that of the interface, and its routes";
                 self.plan.note(line.number, line.text(), fix);
@@ -107,46 +124,55 @@ impl<'f> Frontend<'f> {
                     );
                     continue;
                 };
-                let listener = match is_http {
-                    true => self.plan.listener(&bind, is_tls),
-                    false => self.plan.listener_named(&name_of(&section.name), &bind, is_tls),
-                };
-                if !is_http {
-                    let protocol = if is_passthrough { "passthrough" } else { "tcp" };
-                    listener.keys.insert("protocol".into(), quoted(protocol));
-                }
-                if line.has("accept-proxy") {
-                    listener.keys.insert("accept_proxy_protocol".into(), "true".into());
-                }
-                if let Some(monitor) = section.of("monitor-uri").next() {
-                    listener.keys.insert("monitor_path".into(), quoted(monitor.word(1)));
-                }
-                for pair in line.words.windows(2).filter(|pair| pair[0] == "crt") {
-                    let certificate = Certificate::Path(pair[1].clone());
-                    if !listener.certificates.contains(&certificate) {
-                        listener.certificates.push(certificate);
-                    }
-                }
-                if let Some(ca) =
-                    line.after("ca-file").filter(|_| line.after("verify").is_some_and(|verify| verify != "none"))
-                {
-                    listener.client_auth.insert("ca".into(), quoted(ca));
-                    listener.client_auth.extend(line.after("crl-file").map(|crl| ("crl".to_owned(), quoted(crl))));
-                    if line.after("verify") == Some("optional") {
-                        listener.client_auth.insert("mode".into(), quoted("optional"));
-                    }
-                }
-                if line.after("ssl-min-ver") == Some("TLSv1.3") {
-                    listener.policy = Some("modern");
-                }
-                let name = listener.name.clone();
-                if !self.listeners.iter().any(|(known, _)| *known == name) {
-                    self.listeners.push((name, is_tls));
+                // A wildcard of IPv6 is one of IPv4 as well, where no other socket is that.
+                let port = bind.strip_prefix("[::]:").filter(|_| !line.has("v6only"));
+                let ipv4 = port.map(|port| format!("0.0.0.0:{port}")).filter(|ipv4| !self.shared.ipv4.contains(ipv4));
+                for bind in [bind].into_iter().chain(ipv4) {
+                    self.bound(line, &bind, is_http, protocol);
                 }
             }
             if line.has("crt-list") {
                 self.plan.note(line.number, line.text(), "write the files of the list in `certificates` of [tls.NAME]");
             }
+        }
+    }
+
+    /// A listener at one address of a `bind`.
+    fn bound(&mut self, line: &Line, bind: &str, is_http: bool, protocol: &str) {
+        let (section, is_tls) = (self.section, line.has("ssl"));
+        let listener = match is_http {
+            true => self.plan.listener(bind, is_tls),
+            false => self.plan.listener_named(&name_of(&section.name), bind, is_tls),
+        };
+        if !is_http {
+            listener.keys.insert("protocol".into(), quoted(protocol));
+        }
+        if line.has("accept-proxy") {
+            listener.keys.insert("accept_proxy_protocol".into(), "true".into());
+        }
+        if let Some(monitor) = section.of("monitor-uri").next() {
+            listener.keys.insert("monitor_path".into(), quoted(monitor.word(1)));
+        }
+        for pair in line.words.windows(2).filter(|pair| pair[0] == "crt") {
+            let certificate = Certificate::Path(pair[1].clone());
+            if !listener.certificates.contains(&certificate) {
+                listener.certificates.push(certificate);
+            }
+        }
+        if let Some(ca) = line.after("ca-file").filter(|_| line.after("verify").is_some_and(|verify| verify != "none"))
+        {
+            listener.client_auth.insert("ca".into(), quoted(ca));
+            listener.client_auth.extend(line.after("crl-file").map(|crl| ("crl".to_owned(), quoted(crl))));
+            if line.after("verify") == Some("optional") {
+                listener.client_auth.insert("mode".into(), quoted("optional"));
+            }
+        }
+        if line.after("ssl-min-ver") == Some("TLSv1.3") {
+            listener.policy = Some("modern");
+        }
+        let name = listener.name.clone();
+        if !self.listeners.iter().any(|(known, _)| *known == name) {
+            self.listeners.push((name, is_tls));
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::frontend::{Frontend, returned};
 use super::lines::{Line, holding, is_guard, refusal};
+use crate::changes::Changes;
 use crate::guards::{Guard, Guarded};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
 use crate::terms::Term;
@@ -106,43 +107,46 @@ impl Frontend<'_> {
         let action = refusal(line).and_then(|status| returned(line, status)).unwrap_or(respond(status, ""));
         let mut is_wider = false;
         let place = line.words.iter().position(|word| word == "if" || word == "unless");
-        let parts: Vec<(Vec<Term>, Vec<Term>)> = match place {
-            None => vec![(vec![Term::default()], Vec::new())],
+        let parts: Vec<Kept> = match place {
+            None => vec![Kept { of: vec![Term::default()], ..Kept::default() }],
             Some(index) if line.word(index) == "unless" => {
-                let mut except = Vec::new();
+                let mut kept = Kept { of: vec![Term::default()], ..Kept::default() };
                 for part in line.words[index + 1..].split(|word| word == "or" || word == "||") {
                     match self.condition(part, false) {
-                        Ok(terms) => except.extend(terms),
-                        Err(_) => is_wider = true,
+                        Ok(terms) => kept.except.extend(terms),
+                        Err(_) => is_wider |= !kept.asks(self.proof(part, line)),
                     }
                 }
-                vec![(vec![Term::default()], except)]
+                vec![kept]
             }
             Some(index) => {
                 let parts = line.words[index + 1..].split(|word| word == "or" || word == "||");
                 parts.filter_map(|part| self.kept_out(part, line, &mut is_wider)).collect()
             }
         };
-        if is_auth {
+        if is_auth && parts.iter().any(|part| part.proof().is_none()) {
             let fix =
                 format!("its users are not carried over: write `auth = {{ basic = ... }}` in the routes; {CLOSED}");
             self.plan.note(line.number, line.text(), fix);
         } else if is_wider {
             self.plan.note(line.number, line.text(), WIDER);
         }
-        for (of, mut except) in parts {
+        for part in parts {
+            let proof = part.proof().cloned();
+            let Kept { of, mut except, .. } = part;
             except.extend(self.allowed.iter().cloned());
             for of in of {
-                let (line, action, except) = (line.number, action.clone(), except.clone());
-                self.guards.push(Guard { line, from: line, of, except, action, proof: None, is_whole: true });
+                let (line, action, except, proof) = (line.number, action.clone(), except.clone(), proof.clone());
+                self.guards.push(Guard { line, from: line, of, except, action, proof, is_whole: true });
             }
         }
     }
 
     /// Requests that one alternative of a guard's condition keeps out, and whom it excepts of these; none of a list
     /// of which nothing is known.
-    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Option<(Vec<Term>, Vec<Term>)> {
-        let (mut all, mut except, mut is_more) = (vec![Term::default()], Vec::new(), false);
+    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Option<Kept> {
+        let mut kept = Kept { of: vec![Term::default()], ..Kept::default() };
+        let mut is_more = false;
         let mut rest = part;
         let mut is_known = line.word(1) == "auth" || rest.is_empty();
         while let Some(first) = rest.first() {
@@ -158,19 +162,19 @@ impl Frontend<'_> {
                     asked[0] = word.to_owned();
                     is_known = true;
                     match self.condition(&asked, false) {
-                        Ok(terms) => except.extend(terms),
-                        Err(_) => is_more = true,
+                        Ok(terms) => kept.except.extend(terms),
+                        Err(_) => is_more |= !kept.asks(self.proof(&asked, line)),
                     }
                 }
                 None => match self.condition(one, false) {
                     Ok(terms) => {
                         is_known = true;
                         let both: Vec<Term> =
-                            all.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
+                            kept.of.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
                         // One of two conditions that cannot be said together holds for more.
                         let is_said = !both.is_empty() && both.len() <= ALTERNATIVES_MAX;
                         is_more |= !is_said;
-                        all = if is_said { both } else { all };
+                        kept.of = if is_said { both } else { kept.of };
                     }
                     Err(_) => is_more = true,
                 },
@@ -183,7 +187,30 @@ impl Frontend<'_> {
             return None;
         }
         *is_wider |= is_more;
-        Some((all, except))
+        Some(kept)
+    }
+}
+
+/// Requests that a rule keeps out.
+#[derive(Default)]
+struct Kept {
+    of: Vec<Term>,
+    /// But for these ...
+    except: Vec<Term>,
+    /// ... and for those with one of these proofs.
+    proofs: Vec<Changes>,
+}
+
+impl Kept {
+    /// Takes a proof, where there is one.
+    fn asks(&mut self, proof: Option<Changes>) -> bool {
+        self.proofs.extend(proof.clone());
+        proof.is_some()
+    }
+
+    /// The proof that it asks for: of several none, since a route asks for one.
+    fn proof(&self) -> Option<&Changes> {
+        if let [proof] = self.proofs.as_slice() { Some(proof) } else { None }
     }
 }
 

@@ -62,7 +62,7 @@ impl Frontend<'_> {
     }
 
     /// The tests that an ACL is made of, or the one in braces; none of several conditions.
-    fn tests(&self, condition: &[String]) -> Option<Vec<Vec<String>>> {
+    pub(super) fn tests(&self, condition: &[String]) -> Option<Vec<Vec<String>>> {
         match condition {
             [name] => {
                 let lines = self.defaults.iter().chain(&self.section.lines);
@@ -113,7 +113,7 @@ impl Frontend<'_> {
             Some(place) => self.tracked(place)?,
         };
         let name = test.table.or(tracked).unwrap_or_else(|| self.section.name.clone());
-        let table = self.tables.get(&name)?;
+        let table = self.shared.tables.get(&name)?;
         let stored = table.after("store")?;
         let stored = stored.split(',').find(|word| word.split('(').next() == Some(test.counter.as_str()))?;
         let (what, differs) = match test.counter.as_str() {

@@ -1,7 +1,9 @@
 //! `propylon import`: a configuration of haproxy, nginx or Caddy as one of Propylon.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -47,6 +49,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let told = |note: &Note| format!("{name}:{}: {}; {}", note.line, note.what, note.fix);
     let imported = import(language, &name, &text).map_err(|note| told(&note))?;
     write(arguments.output.as_deref(), &imported.text)?;
+    beside(arguments.output.as_deref(), &imported.files)?;
     for note in &imported.notes {
         eprintln!("{}", told(note));
     }
@@ -80,6 +83,22 @@ fn read(path: &Path) -> Result<String, String> {
     let file = fs::File::open(path).map_err(unread)?;
     file.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread)?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// Writes the files that the configuration names beside it, for their owner to read.
+fn beside(output: Option<&Path>, files: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, text) in files {
+        let Some(output) = output else {
+            eprintln!("{name}: this file of users is written beside the configuration that -o names");
+            continue;
+        };
+        let path = output.with_file_name(name);
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| format!("{}: it cannot be written: {error}", path.display()))?;
+        eprintln!("{}: its users are of the file's own lists, with their hashes", path.display());
+    }
+    Ok(())
 }
 
 fn write(path: Option<&Path>, text: &str) -> Result<(), String> {
