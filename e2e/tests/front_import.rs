@@ -30,7 +30,9 @@ fn imported(scratch: &Scratch, name: &str, text: &str) -> (Engine, Said) {
     let checked = propylon(&["check", "-c", &out]);
     let config = std::fs::read_to_string(&out).expect("what was imported");
     assert_eq!(checked.status.code(), Some(0), "{config}\n{}", checked.stderr);
-    (Engine::start(&config.replace(PLACE, "127.0.0.1:0")), said)
+    // Files of users lie beside it.
+    let users = format!("file = \"{}/users-", scratch.path().display());
+    (Engine::start(&config.replace(PLACE, "127.0.0.1:0").replace("file = \"users-", &users)), said)
 }
 
 /// Status, `Location`, and the body of answers that are no program's own.
@@ -70,6 +72,14 @@ fn gate() -> Origin {
         };
         format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n").into_bytes()
     })
+}
+
+/// The hash of the password `open`.
+fn hash() -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["passwd", "-6", "-salt", "salt", "open"]);
+    let said = run(openssl, b"", Duration::from_secs(60)).stdout;
+    String::from_utf8(said).expect("a hash").trim_end().to_owned()
 }
 
 fn php() -> Php {
@@ -142,13 +152,55 @@ fn an_imported_nginx_keeps_addresses_of_one_port_apart() {
 }
 
 #[test]
+fn an_imported_nginx_has_its_names_and_believes_its_proxies() {
+    let (app, scratch) = (app(), Scratch::new());
+    let app = format!("proxy_pass http://{};", app.address());
+    let trust = format!("set_real_ip_from {HOME}; real_ip_header X-Forwarded-For;");
+    let servers = |[names, apart, trusting, both]: [u16; 4]| {
+        [
+            format!("listen {names}; server_name first.test; return 200 first;"),
+            format!("listen {names}; server_name FIRST.test second.test; return 200 second;"),
+            format!("listen {names}; server_name _; return 200 nobody;"),
+            format!("listen {names}; server_name .second.test third.test; return 200 third;"),
+            format!("listen {apart}; server_name first.test; allow 192.0.2.1; deny all; location / {{ {app} }}"),
+            format!("listen {apart}; server_name second.test; {trust} location / {{ {app} }}"),
+            format!(
+                "listen {trusting}; server_name first.test; {trust} allow 192.0.2.1; deny all; location / {{ {app} }}"
+            ),
+            format!("listen {trusting}; server_name second.test; deny {BLOCKED}; location / {{ {app} }}"),
+            format!("listen [::]:{both} ipv6only=off; return 200 both;"),
+        ]
+        .join("\n}\nserver {\n")
+    };
+    let (theirs, ours) = ([(); 4].map(|()| free_port()), [(); 4].map(|()| free_port()));
+    let _nginx = External::nginx(&format!("listen {{address}};\n}}\nserver {{\n{}", servers(theirs)));
+    let (_engine, said) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{}\n}} }}\n", servers(ours)));
+    for told in ["nginx ignores it", "no request comes to it", "believes the same proxies"] {
+        assert!(said.stderr.contains(told), "{told}: {}", said.stderr);
+    }
+    let ask = |port: u16, host: &str, from: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {from}\r\n\r\n");
+        let response = Client::plain_from(HOME, SocketAddr::from((HOME, port))).expect("a connection").ask(request);
+        let body = if response.status == 200 { response.text().to_owned() } else { String::new() };
+        format!("{} {body}", response.status)
+    };
+    for host in ["first.test", "second.test", "www.second.test", "third.test", "other.test"] {
+        for (place, from) in [(0, ""), (1, "192.0.2.1"), (2, "192.0.2.1"), (2, "192.0.2.2"), (3, "")] {
+            let (theirs, ours) = (ask(theirs[place], host, from), ask(ours[place], host, from));
+            // Servers by name alone are those of nobody else here, and rules of a server that believes others refuse.
+            let is_kept_out = [403, 404].iter().any(|status| ours.starts_with(&status.to_string()));
+            assert!(ours == theirs || place > 0 && is_kept_out, "{host} from {from} at {place}: {ours}, not {theirs}");
+        }
+    }
+    assert_eq!(ask(ours[2], "first.test", "192.0.2.1"), "200 app / for nobody");
+    assert!(ask(ours[1], "first.test", "192.0.2.1").starts_with("403"));
+}
+
+#[test]
 fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
     let (app, scratch) = (app(), Scratch::new());
     let app = format!("proxy_pass http://{};", app.address());
-    let mut openssl = Command::new("openssl");
-    openssl.args(["passwd", "-6", "-salt", "salt", "open"]);
-    let hash = String::from_utf8(run(openssl, b"", Duration::from_secs(60)).stdout).expect("a hash");
-    let users = scratch.write("users", format!("ann:{hash}\n"));
+    let users = scratch.write("users", format!("ann:{}\n", hash()));
     let staff = format!("auth_basic staff; auth_basic_user_file {};", users.display());
     let server = format!(
         "listen {{address}};\nserver_name .shop.test;\nlocation / {{ {app} }}\nlocation /.git {{ deny all; }}\n\
@@ -189,15 +241,20 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
 
 #[test]
 fn an_imported_haproxy_answers_as_haproxy_does() {
-    const MOST: usize = 40;
+    const MOST: usize = 60;
     let (app, php, scratch) = (app(), php(), Scratch::new());
     let list = scratch.write("blocked.lst", format!("# who is not wanted\n{BLOCKED}\n"));
     let robots = scratch.write("robots.txt", "User-agent: *\n");
+    let hash = hash();
     let sections = format!(
-        "frontend front\n mode http\n bind {{address}}\n stick-table type ip size 1k expire 2h store http_req_rate(1h)\n \
+        "userlist staff\n group admins users ann\n user ann password {hash}\n user eve password {hash}\n \
+         user bob insecure-password open\n\
+         frontend front\n mode http\n bind {{address}}\n stick-table type ip size 1k expire 2h store http_req_rate(1h)\n \
          http-request track-sc0 src\n http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {MOST} }}\n \
          acl blocked src -f {}\n http-request deny if blocked\n acl closed path_beg /closed\n \
          http-request deny if closed !{{ hdr(Cookie) in }}\n \
+         http-request auth realm staff if {{ path_beg /staff/ }} !{{ http_auth(staff) }}\n \
+         http-request auth realm admins if {{ path_beg /admins/ }} !{{ http_auth_group(staff) admins }}\n \
          http-request return status 200 content-type application/json string \"{{}}\" if {{ path /ready }}\n \
          http-request return status 200 content-type text/plain file {} if {{ path /robots.txt }}\n \
          http-request redirect location https://%[hdr(host)]/new code 301 if {{ path /old }}\n \
@@ -221,6 +278,15 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
     for path in paths {
         for cookie in ["in", "out"] {
             assert_eq!(answer(ours, HOME, path, cookie), answer(haproxy.address(), HOME, path, cookie));
+        }
+    }
+    // The password that stands there as it is makes no hash.
+    assert!(said.stderr.contains("user bob; its password is none"), "{}", said.stderr);
+    for path in ["/staff/x", "/admins/x"] {
+        for user in ["", "YW5uOm9wZW4=", "ZXZlOm9wZW4=", "YW5uOnNodXQ="] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\nAuthorization: Basic {user}\r\n\r\n");
+            let status = |address| Client::plain_from(HOME, address).expect("a connection").ask(&request).status;
+            assert_eq!(status(ours), status(haproxy.address()), "{path} {user}");
         }
     }
     for address in [ours, haproxy.address()] {
@@ -255,4 +321,156 @@ fn an_imported_caddyfile_asks_the_service_and_runs_scripts() {
     assert_eq!(ask("/blog/7", "out"), "/blog/7: 200  index prod");
     assert_eq!(ask("/old", "out"), "/old: 301 https://shop.test/new ");
     assert_eq!(ask("/dead/x", "out"), "/dead/x: 502  <p>sorry</p>");
+}
+
+/// A file of nginx made by chance: locations of all kinds in each other, with what keeps requests out.
+struct Chance {
+    random: fastrand::Rng,
+    app: SocketAddr,
+    users: String,
+    made: usize,
+}
+
+impl Chance {
+    fn one(&mut self, all: &[&str]) -> String {
+        all[self.random.usize(..all.len())].to_owned()
+    }
+
+    /// A guard of a block, or nothing of that.
+    fn guard(&mut self) -> String {
+        let users = self.users.clone();
+        let password = format!("auth_basic staff; auth_basic_user_file {users};");
+        let address = format!("allow {BLOCKED}; deny all;");
+        let either = format!("satisfy any; {address} {password}");
+        let except = format!("limit_except GET {{ {address} }}");
+        let shut = format!("deny {BLOCKED};");
+        self.one(&[
+            "",
+            "",
+            "",
+            "",
+            "",
+            "deny all;",
+            "allow all;",
+            "auth_basic off;",
+            &password,
+            &address,
+            &either,
+            &except,
+            &shut,
+        ])
+    }
+
+    /// The answer of a location: the server tells which location it was.
+    fn handler(&mut self) -> String {
+        self.made += 1;
+        match self.random.u8(..8) {
+            0 => "return 404;".into(),
+            1 => format!("return 200 \"for loc{}\";", self.made),
+            _ => format!("proxy_set_header Remote-User loc{}; proxy_pass http://{};", self.made, self.app),
+        }
+    }
+
+    /// Locations below a prefix, or in a pattern, each with its own.
+    fn locations(&mut self, around: &str, depth: usize) -> String {
+        const PREFIXES: &[&str] = &["a", "a/", "a/b", "a/b/", "ab/", "b/", "b/a", ".git", "x y/", "\u{e9}/"];
+        const PATTERNS: &[&str] = &[
+            r"\.php$",
+            "^/a",
+            "/b/",
+            "^/a/b",
+            "^/[^/]+/b",
+            "a.b",
+            r"^/x\sy",
+            "(a|b)$",
+            r"^/b/.*\.php$",
+            "\u{e9}/.",
+            r"^/(a|b)/",
+        ];
+        let mut seen = Vec::new();
+        let mut out = String::new();
+        for _ in 0..self.random.usize(1..5) {
+            let kind = self.one(&["", "", "", "^~", "=", "~", "~*"]);
+            let is_pattern = kind.starts_with('~');
+            let text = if is_pattern { self.one(PATTERNS) } else { format!("{around}{}", self.one(PREFIXES)) };
+            let key = format!("{}{text}", if kind == "^~" { "" } else { kind.as_str() });
+            if around.is_empty() && !is_pattern || seen.contains(&key) {
+                continue;
+            }
+            seen.push(key);
+            let (guard, handler) = (self.guard(), self.handler());
+            let is_deep = depth > 0 && kind != "=" && self.random.bool();
+            let inner =
+                if is_deep { self.locations(if is_pattern { "" } else { &text }, depth - 1) } else { String::new() };
+            out.push_str(&format!("location {kind} \"{text}\" {{ {guard} {handler} {inner} }}\n"));
+        }
+        out
+    }
+}
+
+/// Status, and the location that a request came to.
+fn reached(address: SocketAddr, source: IpAddr, request: &str) -> (u16, String) {
+    let response = Client::plain_from(source, address).expect("a connection").ask(request);
+    let text = if response.status == 200 { response.text().to_owned() } else { String::new() };
+    (response.status, text.rsplit_once("for ").map_or(text.clone(), |(_, location)| location.to_owned()))
+}
+
+#[test]
+fn nobody_whom_nginx_refuses_gets_in_by_a_file_that_chance_has_made() {
+    const SERVERS: usize = 20;
+    const REQUESTS: usize = 30;
+    const PATHS: &[&str] = &[
+        "/",
+        "/a",
+        "/a/",
+        "/a/b",
+        "/a/b/x",
+        "/ab/",
+        "/a.php",
+        "/a/x.php",
+        "/b/",
+        "/b/a",
+        "/b/a.php",
+        "/a/b/c.php",
+        "/A/B/",
+        "/x%20y/b",
+        "/%C3%A9/x.php",
+        "//a/b",
+        "/a/../b/",
+        "/a/%62/",
+        "/.git",
+        "/.gitignore",
+        "/a/a/b",
+        "/ab/b/x",
+    ];
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let (app, scratch) = (app(), Scratch::new());
+    let users = scratch.write("users", format!("ann:{}\n", hash())).display().to_string();
+    let mut chance = Chance { random: fastrand::Rng::with_seed(seed), app: app.address(), users, made: 0 };
+    let server = |index: usize, chance: &mut Chance| {
+        let guard = if chance.random.u8(..4) == 0 { chance.guard() } else { String::new() };
+        let guard = if guard.starts_with("limit_except") { String::new() } else { guard };
+        let (handler, locations) = (chance.handler(), chance.locations("/", 2));
+        format!("listen {{address}};\nserver_name h{index}.test;\n{guard}\nlocation / {{ {handler} }}\n{locations}")
+    };
+    let servers: Vec<String> = (0..SERVERS).map(|index| server(index, &mut chance)).collect();
+    let text = servers.join("}\nserver {\n");
+    let nginx = External::nginx(&text);
+    let (engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{text}\n}} }}\n"));
+    let mut same = 0;
+    for (index, requests) in (0..SERVERS).flat_map(|index| (0..REQUESTS).map(move |number| (index, number))) {
+        let (method, path) = (chance.one(&["GET", "GET", "PUT"]), chance.one(PATHS));
+        let user = chance.one(&["", "", "Authorization: Basic YW5uOm9wZW4=\r\n"]);
+        let source = if chance.random.bool() { HOME } else { BLOCKED };
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: h{index}.test\r\nContent-Length: 0\r\n{user}\r\n");
+        let theirs = reached(nginx.address(), source, &request);
+        let ours = reached(engine.address("http-18080"), source, &request);
+        same += usize::from(ours == theirs);
+        assert!(
+            theirs.0 < 400 || ours.0 >= 300,
+            "seed {seed}, request {requests}: {method} {path} {user:?} from {source}: {ours:?}, not {theirs:?}\n{}",
+            servers[index]
+        );
+    }
+    assert!(same * 2 > SERVERS * REQUESTS, "seed {seed}: {same} of {} answers are the same", SERVERS * REQUESTS);
 }
