@@ -125,11 +125,8 @@ impl Reader<'_> {
                     }
                 }
                 match defaults.get(&listen.listener) {
-                    Some((default, is_for_all)) if *default == index => {
-                        if *is_for_all {
-                            listen.hosts.push(None);
-                        }
-                    }
+                    Some((default, true)) if *default == index => listen.hosts.push(None),
+                    Some((default, false)) if *default == index => {}
                     Some((default, _)) if is_nameless(server) => {
                         let fix = format!(
                             "it has no name that a request could ask for, and nginx leads what no name is for to the \
