@@ -70,7 +70,7 @@ need_kernels_as_read() {
         return
     fi
     for program in propylon propylon-keyserver; do
-        cargo xtask lanes "$1/$program" > "$TARGET/lanes" 2>&1 || fail "$1/$program: $(tail -n 10 "$TARGET/lanes")"
+        cargo xtask lanes "$1/$program" > "$TARGET/lanes.log" 2>&1 || fail "$1/$program: $(tail -n 10 "$TARGET/lanes.log")"
     done
 }
 

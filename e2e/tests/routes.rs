@@ -161,7 +161,7 @@ fn conditions_decide_between_routes_of_one_path() {
     }
     // Proxies may let a client's field through that some servers take for theirs.
     let claim = "X-Forwarded-For: 198.51.100.1\r\nX_Forwarded_For: 192.0.2.1";
-    assert_eq!(plain.ask(&format!("GET /admin HTTP/1.1\r\nHost: a\r\n{claim}\r\n\r\n")).text(), "outside");
+    assert_eq!(plain.ask(format!("GET /admin HTTP/1.1\r\nHost: a\r\n{claim}\r\n\r\n")).text(), "outside");
 }
 
 const ACTIONS: &str = r#"

@@ -374,7 +374,7 @@ impl ResponseChange {
         }
         let is_bare = matches!(&made[..], b"" | b"/");
         made.extend_from_slice(&rest);
-        // What is left of a path when its beginning is gone may be a client's, who is not to choose the host.
+        // The rest of a path whose beginning is gone may be a client's, who is not to choose the host.
         if is_bare && is_path(value) && matches!(made.first(), Some(b'/' | b'\\')) {
             made = rooted(&made);
         }

@@ -93,7 +93,7 @@ pub fn cookies_of(line: &[u8]) {
         [b'"', inner @ .., b'"'] => inner.to_vec(),
         _ => value.to_vec(),
     };
-    for name in ["a", "seat"] {
+    for name in ["a", "place"] {
         let found: Vec<Vec<u8>> = cookies(&head.fields, &text, name).map(<[u8]>::to_vec).collect();
         let pairs = line.split(|byte| *byte == b';').map(|pair| pair.trim_ascii().splitn(2, |byte| *byte == b'='));
         let named = pairs.filter_map(|mut pair| Some((pair.next()?, pair.next()?)));
@@ -222,12 +222,12 @@ mod tests {
             "\n",
             "é",
             "x",
-            "seat",
+            "place",
             ";",
             "; ",
             "\"",
             "a=",
-            "seat=\"1\"",
+            "place=\"1\"",
             "10.0.0.1",
             "10.0.0.9:80",
             "1.2.3.4",
