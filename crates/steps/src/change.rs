@@ -372,10 +372,20 @@ impl ResponseChange {
         if !write_value(&change.to, tell, &mut made) {
             return false;
         }
+        // The rest of a path may be a client's, who is not to choose the host: neither does it go on with one, nor does
+        // it begin as one where the beginning is gone.
+        let goes_on = match open_authority(&made) {
+            Some(b"") => is_path(value),
+            Some(_) => !matches!(rest.first(), None | Some(b'/' | b'?' | b'#')),
+            None => false,
+        };
+        if goes_on {
+            return false;
+        }
         let is_bare = matches!(&made[..], b"" | b"/");
+        let is_of_path = is_path(value) || authority(change.from.as_bytes()).is_some_and(|host| !host.is_empty());
         made.extend_from_slice(&rest);
-        // The rest of a path whose beginning is gone may be a client's, who is not to choose the host.
-        if is_bare && is_path(value) && matches!(made.first(), Some(b'/' | b'\\')) {
+        if is_bare && is_of_path && matches!(made.first(), Some(b'/' | b'\\')) {
             made = rooted(&made);
         }
         out.extend_from_slice(b"Location: ");
@@ -439,6 +449,18 @@ fn has(fields: &Fields, text: &[u8], name: &str) -> bool {
     fields.iter().any(|field| field.forward && field.name.bytes(text).eq_ignore_ascii_case(name.as_bytes()))
 }
 
+/// The authority of the beginning of a URL, and all behind it (RFC 3986 §3.2). `None`: it has none.
+fn authority(url: &[u8]) -> Option<&[u8]> {
+    let at = url.windows(2).position(|two| two == b"//")?;
+    let is_scheme = at == 0 || (url[at - 1] == b':' && !url[..at].contains(&b'/'));
+    is_scheme.then(|| &url[at + 2..])
+}
+
+/// The authority with which the beginning of a URL ends; `None` where it has none, or goes on behind it.
+fn open_authority(url: &[u8]) -> Option<&[u8]> {
+    authority(url).filter(|authority| !authority.iter().any(|byte| matches!(byte, b'/' | b'?' | b'#' | b'\\')))
+}
+
 #[cfg(test)]
 mod tests {
     use propylon_config::{Config, Source};
@@ -497,6 +519,20 @@ mod tests {
             ("/app/", "//cdn.test/", "/app/x", "Location: //cdn.test/x"),
             ("//a.test", "https://b.test", "//a.test/x", "Location: https://b.test/x"),
             ("http://a.test/", "/", "http://a.test/x", "Location: /x"),
+            ("http://a.test/", "/", "http://a.test//evil.test/x", "Location: /evil.test/x"),
+            ("http://a.test", "{request.query}", "http://a.test//evil.test/x", "Location: /evil.test/x"),
+            ("//a.test", "{request.query}", "//a.test//evil.test/x", "Location: /evil.test/x"),
+            ("http:", "{request.query}", "http://a.test/x", "Location: //a.test/x"),
+            ("http://", "https://", "http://a.test/x", "Location: https://a.test/x"),
+            ("/", "https://", "/evil.test/", "location: /evil.test/"),
+            ("/app", "https://b.test", "/app/x", "Location: https://b.test/x"),
+            ("/app", "https://b.test", "/app", "Location: https://b.test"),
+            ("/app", "https://b.test", "/app?x", "Location: https://b.test?x"),
+            ("/app", "https://b.test", "/app.evil.test/", "location: /app.evil.test/"),
+            ("/app", "https://b.test", "/app@evil.test/", "location: /app@evil.test/"),
+            ("/app", "https://b.test", "/app\\evil.test/", "location: /app\\evil.test/"),
+            ("/app", "//cdn.test", "/app.evil.test/", "location: /app.evil.test/"),
+            ("http://a", "https://b.test", "http://a.evil.test/", "location: http://a.evil.test/"),
             ("/app/", "/{tls.version}/", "/app/x", "location: /app/x"),
             ("/app/", "/{client.ip}/", "/app/x", "Location: /::1/x"),
             ("/APP/", "/", "/app/x", "location: /app/x"),
