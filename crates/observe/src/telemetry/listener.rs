@@ -106,8 +106,7 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
 }
 
 fn discarded(r: &mut Registry, name: &str) -> [Counter; Discarded::NAMES.len()] {
-    let help =
-        "Bodies that clients went on sending behind the answer and that were thrown away, by how that has ended.";
+    let help = "What clients went on sending behind the last answer and was thrown away, by how that has ended.";
     let of = |result| r.counter("propylon_discarded_bodies_total", help, &[("listener", name), ("result", result)]);
     Discarded::NAMES.map(of)
 }

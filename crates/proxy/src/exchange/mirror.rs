@@ -243,6 +243,9 @@ async fn send(backend: &Rc<Backend>, mut head: Head, body: Body, _place: Place) 
         Poll::Pending
     })
     .await;
+    if let Some(server) = note.server.filter(|_| reading.has_head) {
+        backend.state.succeeded(server, services.timers.now());
+    }
     if let Some(turn) = &retry_state.turn {
         match reading.has_head {
             true => turn.answered(reading.answer.head.status, began.elapsed().as_micros() as u64),

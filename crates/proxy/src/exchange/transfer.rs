@@ -191,6 +191,9 @@ impl<'a> Transfer<'a> {
         let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
+        if empty {
+            upload.end_copy();
+        }
         let core = Rc::clone(client.core());
         let server = match opened {
             Opened::Connection(connection) => Upstream::Http1(Http1::new(connection, &core, request.head.body)),

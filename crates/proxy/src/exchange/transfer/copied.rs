@@ -59,6 +59,15 @@ impl Upload {
             }
         }
     }
+
+    /// A body that has turned out empty has passed.
+    pub fn end_copy(&mut self) {
+        if let Upload::Copied(copied) = self {
+            copied.passing.borrow_mut().end();
+            let bare = replace(&mut copied.upload, Upload::Whole(0));
+            *self = bare;
+        }
+    }
 }
 
 /// Takes note of a piece that passes.

@@ -18,6 +18,7 @@ use super::upstream::http1::Http1;
 use super::upstream::part::Written;
 use crate::client::connection::Connection;
 use crate::fault;
+use crate::request::Request;
 
 /// The two connections, and the progress of the request that they carry.
 pub struct Http1Pair<'t, 'a> {
@@ -185,7 +186,15 @@ impl Http1Pair<'_, '_> {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Http1Pair { connection, server, progress, .. } = self;
         let mut pieces = Pieces::new(true);
+        let come =
+            |connection: &Connection, request: &Request| request.note.bytes_received + connection.inbox.len() as u64;
+        let before = come(connection, progress.request);
         let polled = poll_connection(connection, context, progress.upload, progress.request, &mut pieces);
+        // All that has come counts for the client's rate, and not the first piece of it alone.
+        let received = come(connection, progress.request).saturating_sub(before) as usize;
+        if received > 0 {
+            progress.limits.upload.progressed(received, &progress.core);
+        }
         let Poll::Ready(piece) = polled else {
             progress.limits.upload.wait_for(Side::Client, &progress.core);
             return Poll::Pending;
