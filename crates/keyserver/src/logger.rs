@@ -70,9 +70,12 @@ fn recent_lines() -> MutexGuard<'static, VecDeque<Recent>> {
     RECENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn keep(mut line: Recent) {
+fn keep(line: Recent) {
+    push(&mut recent_lines(), line);
+}
+
+fn push(kept: &mut VecDeque<Recent>, mut line: Recent) {
     shorten(&mut line.text);
-    let mut kept = recent_lines();
     if kept.len() == RECENT_MAX {
         kept.pop_front();
     }
@@ -177,7 +180,12 @@ impl Drop for Flush {
 fn log_panic(panic: &PanicHookInfo<'_>) {
     PANICS.fetch_add(1, Ordering::Relaxed);
     let name = thread::current().name().unwrap_or("without a name").to_owned();
-    write_line(&line("error", format_args!("thread '{name}' {panic}")));
+    let (time, text) = (SystemTime::now(), format!("thread '{name}' {panic}"));
+    write_line(&line("error", &text));
+    // Whoever panics may hold the lines.
+    if let Ok(mut kept) = RECENT.try_lock() {
+        push(&mut kept, Recent { time, level: LEVELS[0], text });
+    }
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         write_line(&format!("{backtrace}\n"));

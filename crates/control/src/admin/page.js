@@ -158,8 +158,8 @@ for (const tile of tiles) {
 let spanShown = "5m", events = [];
 const draw = tile => {
   const values = tile.values(), now = latest().time;
-  tile.history.push([now, values]);
-  while (tile.history[0][0] < now - HISTORY_SECONDS) tile.history.shift();
+  // A clock that was set back leaves times that are still to come.
+  tile.history = [...tile.history.filter(([at]) => at >= now - HISTORY_SECONDS && at < now), [now, values]];
   put(tile.figure, tile.now(values[0]));
   put(tile.below, tile.more());
   drawCurve(tile);
@@ -782,7 +782,7 @@ const loadPast = async span => {
       const frames = times.map((time, at) => [time, tile.past(value(at))]);
       if (span === "24h") { tile.day = frames; continue; }
       const last = times.length ? times[times.length - 1] : 0;
-      tile.history = [...frames, ...tile.history.filter(([time]) => time > last)];
+      tile.history = [...frames, ...tile.history.filter(([time]) => time > last && time <= latest().time)];
     }
     for (const tile of tiles) if (tile.history.length) drawCurve(tile);
   } catch (error) { report(error); }

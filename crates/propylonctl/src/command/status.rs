@@ -85,6 +85,12 @@ pub fn errors(arguments: &ErrorsArguments) -> ExitCode {
     });
     match both {
         Ok((first, second)) => {
+            let (known, listed) = (number(&second["faults"]["total"]), list(&second["faults"]["list"]).count());
+            if known > listed as f64 {
+                eprintln!(
+                    "propylon: {known} kinds of errors are known, of which the {listed} commonest are looked at; the others are in /metrics"
+                );
+            }
             let wanted = arguments.text.as_deref().unwrap_or_default().to_lowercase();
             let faults: Vec<Fault> = between(&first, &second).into_iter().filter(|fault| fault.has(&wanted)).collect();
             let shown = match arguments.json {
@@ -147,7 +153,12 @@ fn events(admin: &AdminBind) -> Result<Vec<Value>, String> {
 /// Events of a later look that come after all of an earlier one. Those of another process may be all of them.
 fn newer<'a>(known: &[Value], now: &'a [Value]) -> &'a [Value] {
     let Some(last) = known.last() else { return now };
-    now.iter().rposition(|event| event == last).map_or(now, |at| &now[at + 1..])
+    let after = match now.iter().rposition(|event| event == last) {
+        Some(at) => at + 1,
+        // The last line is gone, or was the predecessor's alone.
+        None => now.partition_point(|event| number(&event["time"]) < number(&last["time"])),
+    };
+    &now[after..]
 }
 
 fn event_line(event: &Value, is_json: bool) -> String {
@@ -236,9 +247,10 @@ impl Fault {
 
 /// Faults so far, those that happen now first.
 fn between(first: &Value, second: &Value) -> Vec<Fault> {
-    let seconds = (number(&second["uptime_seconds"]) - number(&first["uptime_seconds"])).max(1e-3);
     // An engine that was started anew in between has counted from nothing.
     let is_same = first["pid"] == second["pid"];
+    let begin = if is_same { number(&first["uptime_seconds"]) } else { 0.0 };
+    let seconds = (number(&second["uptime_seconds"]) - begin).max(1e-3);
     let before = |fault: &Value| {
         let same = |other: &&Value| (0..3).all(|at| other[at] == fault[at]);
         list(&first["faults"]["list"]).find(same).filter(|_| is_same).map_or(0.0, |other| number(&other[3]))
@@ -308,7 +320,8 @@ mod tests {
             between(&first, &second).into_iter().map(|fault| (fault.what, fault.rate, fault.total)).collect();
         assert_eq!(found, [("b".into(), 3.0, 7.0), ("c".into(), 1.0, 2.0), ("a".into(), 0.0, 5.0)]);
         let anew = faults(2, 1.0, json!([["a", "x", "", 3]]));
-        assert_eq!(between(&first, &anew)[0].total, 3.0);
+        let fault = &between(&first, &anew)[0];
+        assert_eq!((fault.total, fault.rate), (3.0, 3.0));
         assert!(between(&first, &second)[0].has("y") && !between(&first, &second)[2].has("y"));
     }
 
@@ -318,6 +331,7 @@ mod tests {
         assert_eq!(newer(&of(&[1, 2]), &of(&[1, 2, 3, 4])), of(&[3, 4]));
         assert_eq!(newer(&of(&[1, 2]), &of(&[2])), of(&[]));
         assert_eq!(newer(&of(&[1, 2]), &of(&[7, 8])), of(&[7, 8]), "more came than are kept, or it is another process");
+        assert_eq!(newer(&of(&[1, 4]), &of(&[1, 2, 5])), of(&[5]), "the last one was not handed over");
         assert_eq!(newer(&[], &of(&[1])), of(&[1]));
     }
 
