@@ -27,6 +27,18 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// How often engines are asked whether they still go by the configuration.
 const ENGINES_EVERY: Duration = Duration::from_secs(1);
 
+/// Statuses that are written before changes are looked at again.
+const WRITES_MAX: usize = 50;
+
+/// The end of writing a status.
+enum Write {
+    Done,
+    /// Nothing comes of writing the same again.
+    Left,
+    /// The API server cannot do it at the moment.
+    Failed,
+}
+
 pub struct Controller {
     api: Arc<Peer>,
     settings: Settings,
@@ -79,8 +91,7 @@ impl Controller {
                 self.take(event);
             }
             if self.unknown.is_empty() {
-                let is_leader = *leads.borrow();
-                self.reconcile(is_leader).await;
+                self.reconcile(&leads).await;
             }
         }
     }
@@ -90,6 +101,9 @@ impl Controller {
         match event {
             Event::List(scope, items) => {
                 self.unknown.remove(&scope);
+                self.written.retain(|(kind, key), _| {
+                    *kind != scope.kind || scope.namespace.as_ref().is_some_and(|namespace| *namespace != key.namespace)
+                });
                 for why in self.world.replace(scope.kind, scope.namespace.as_deref(), items) {
                     eprintln!("warning: {} {why}", scope.kind.name());
                 }
@@ -111,7 +125,7 @@ impl Controller {
 
     /// Brings engines and statuses to what the resources say. Where nothing has changed, engines are asked whether they
     /// still go by it.
-    async fn reconcile(&mut self, is_leader: bool) {
+    async fn reconcile(&mut self, leads: &watch::Receiver<bool>) {
         let statuses = if std::mem::take(&mut self.is_stale) { self.translate() } else { Vec::new() };
         let Some((config, files)) = &self.config else { return };
         let said = self.engines.hand_over(config, files).await;
@@ -125,9 +139,38 @@ impl Controller {
         // The engines' words are a part of statuses.
         let statuses = if is_other { self.translate() } else { statuses };
         // An engine that was never reached has nothing yet, and a status would say otherwise.
-        if is_leader && self.said.away.is_empty() {
-            for change in statuses {
-                self.write(change).await;
+        if self.said.away.is_empty() {
+            self.write_all(statuses, leads).await;
+        }
+    }
+
+    /// Writes statuses while it is ours to do so. What is left, or could not be written, is for the next turn.
+    async fn write_all(&mut self, statuses: Vec<StatusChange>, leads: &watch::Receiver<bool>) {
+        let mut left = WRITES_MAX;
+        for change in statuses {
+            let place = (change.kind, change.key.clone());
+            let written = (change.resource_version.clone(), without_times(change.status.clone()));
+            // A status that was written to this version is on its way here with the next.
+            if self.written.get(&place) == Some(&written) {
+                continue;
+            }
+            if !*leads.borrow() {
+                return;
+            }
+            if left == 0 {
+                self.is_stale = true;
+                return;
+            }
+            left -= 1;
+            match self.write(change).await {
+                Write::Done => {
+                    self.written.insert(place, written);
+                }
+                Write::Left => {}
+                Write::Failed => {
+                    self.is_stale = true;
+                    return;
+                }
             }
         }
     }
@@ -144,38 +187,30 @@ impl Controller {
         outcome.statuses
     }
 
-    async fn write(&mut self, change: StatusChange) {
+    async fn write(&self, change: StatusChange) -> Write {
         let StatusChange { kind, key, resource_version, status } = change;
-        let place = (kind, key);
-        let written = (resource_version, without_times(status.clone()));
-        // A status that was written to this version is on its way here with the next.
-        if self.written.get(&place) == Some(&written) {
-            return;
-        }
-        let key = &place.1;
         let (group, plural) = kind.path();
         let path = match key.namespace.as_str() {
             "" => format!("{group}/{plural}/{}/status", key.name),
             namespace => format!("{group}/namespaces/{namespace}/{plural}/{}/status", key.name),
         };
         // With the version, another's change in between is a conflict, and none of its entries are lost.
-        let patch = json!({ "metadata": { "resourceVersion": written.0 }, "status": status });
+        let patch = json!({ "metadata": { "resourceVersion": resource_version }, "status": status });
         let content_type = "application/merge-patch+json";
         let ask = Ask { method: Method::PATCH, path: &path, content_type, body: Bytes::from(patch.to_string()) };
-        match self.api.ask(&ask).await {
-            Ok((status, ..)) if status.is_success() => {
-                self.written.insert(place, written);
-            }
+        let (outcome, why) = match self.api.ask(&ask).await {
+            Ok((status, ..)) if status.is_success() => return Write::Done,
             // The change that it conflicts with is on its way here.
-            Ok((StatusCode::CONFLICT | StatusCode::NOT_FOUND, ..)) => {}
+            Ok((StatusCode::CONFLICT | StatusCode::NOT_FOUND, ..)) => return Write::Left,
             Ok((status, _, body)) => {
-                eprintln!("warning: status of {} {key}: {}", kind.name(), crate::watch::said(status, &body));
+                let is_passing = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+                let outcome = if is_passing { Write::Failed } else { Write::Left };
+                (outcome, crate::watch::said(status, &body))
             }
-            Err(why) => {
-                eprintln!("warning: status of {} {key}: {why}", kind.name());
-                self.is_stale = true;
-            }
-        }
+            Err(why) => (Write::Failed, why),
+        };
+        eprintln!("warning: status of {} {key}: {why}", kind.name());
+        outcome
     }
 }
 

@@ -4,17 +4,21 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::ETAG;
 use http::{Method, StatusCode};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::exchange::{Ask, Peer};
 use crate::settings::Files;
 
 /// Longest text of a refusal that is told on.
 const WHY_CHARS_MAX: usize = 600;
+/// A configuration that was refused is tried again after this time: something else than it may have changed.
+const REFUSED_EVERY: Duration = Duration::from_secs(30);
 
 pub struct Engines {
     all: Vec<Engine>,
@@ -26,6 +30,15 @@ struct Engine {
     peer: Peer,
     /// The configuration that it has taken, and its generation there.
     taken: Option<(Arc<str>, String)>,
+    refused: Option<Refusal>,
+}
+
+/// A configuration that an engine has refused: as long as it goes by the same generation it would do so again.
+struct Refusal {
+    config: Arc<str>,
+    generation: String,
+    since: Instant,
+    why: String,
 }
 
 /// The end of handing a configuration over.
@@ -39,12 +52,14 @@ pub struct HandOver {
 
 enum Failure {
     Refused(String),
+    /// The engine could not say.
+    Failed(String),
     Away(String),
 }
 
 impl Engines {
     pub fn new(peers: Vec<Peer>, files: PathBuf) -> Engines {
-        let all = peers.into_iter().map(|peer| Engine { peer, taken: None }).collect();
+        let all = peers.into_iter().map(|peer| Engine { peer, taken: None, refused: None }).collect();
         Engines { all, files }
     }
 
@@ -58,24 +73,36 @@ impl Engines {
         }
         let mut missing = Vec::new();
         for (index, engine) in self.all.iter_mut().enumerate() {
-            match engine.has(config).await {
-                Ok(true) => {}
-                Ok(false) => missing.push(index),
+            match engine.generation().await {
+                Ok(generation) if engine.has(config, &generation) => {}
+                Ok(generation) => {
+                    if let Some(why) = engine.refusal(config, &generation) {
+                        outcome.refused = Some(why.to_owned());
+                    }
+                    missing.push((index, generation));
+                }
                 Err(why) => outcome.away.push(why),
             }
         }
+        if outcome.refused.is_some() {
+            return outcome;
+        }
         if missing.len() > 1 {
-            for &index in &missing {
-                if let Err(Failure::Refused(why)) = self.all[index].put(config, "/v1/config?dry_run=1").await {
+            for (index, generation) in &missing {
+                let asked = self.all[*index].put(config, "/v1/config?dry_run=1").await;
+                if let Err(Failure::Refused(why) | Failure::Failed(why)) =
+                    self.all[*index].noted(asked, config, generation)
+                {
                     outcome.refused = Some(why);
                     return outcome;
                 }
             }
         }
-        for index in missing {
-            match self.all[index].put(config, "/v1/config").await {
+        for (index, generation) in missing {
+            let asked = self.all[index].put(config, "/v1/config").await;
+            match self.all[index].noted(asked, config, &generation) {
                 Ok(generation) => self.all[index].taken = Some((config.clone(), generation)),
-                Err(Failure::Refused(why)) => outcome.refused = Some(why),
+                Err(Failure::Refused(why) | Failure::Failed(why)) => outcome.refused = Some(why),
                 Err(Failure::Away(why)) => outcome.away.push(why),
             }
         }
@@ -87,13 +114,39 @@ impl Engines {
 }
 
 impl Engine {
-    /// Whether the engine goes by the configuration: it may have been started anew, or changed by somebody else.
-    async fn has(&mut self, config: &Arc<str>) -> Result<bool, String> {
+    /// The generation that the engine goes by.
+    async fn generation(&self) -> Result<String, String> {
         let path = "/v1/config";
         let head = Ask { method: Method::HEAD, path, content_type: "", body: Bytes::new() };
         let (_, headers, _) = self.peer.ask(&head).await.map_err(|why| format!("{}: {why}", self.peer.name()))?;
-        let generation = headers.get(ETAG).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        Ok(self.taken.as_ref().is_some_and(|(taken, known)| taken == config && known == generation))
+        Ok(headers.get(ETAG).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned())
+    }
+
+    /// Whether the engine goes by the configuration: it may have been started anew, or changed by somebody else.
+    fn has(&self, config: &Arc<str>, generation: &str) -> bool {
+        self.taken.as_ref().is_some_and(|(taken, known)| taken == config && known == generation)
+    }
+
+    /// The reason for which the engine has refused the configuration not long ago.
+    fn refusal(&self, config: &Arc<str>, generation: &str) -> Option<&str> {
+        let is_same = |refused: &&Refusal| {
+            refused.config == *config && refused.generation == generation && refused.since.elapsed() < REFUSED_EVERY
+        };
+        self.refused.as_ref().filter(is_same).map(|refused| refused.why.as_str())
+    }
+
+    /// Keeps in mind what was refused.
+    fn noted(
+        &mut self,
+        asked: Result<String, Failure>,
+        config: &Arc<str>,
+        generation: &str,
+    ) -> Result<String, Failure> {
+        if let Err(Failure::Refused(why)) = &asked {
+            let (config, generation, why) = (config.clone(), generation.to_owned(), why.clone());
+            self.refused = Some(Refusal { config, generation, since: Instant::now(), why });
+        }
+        asked
     }
 
     async fn put(&self, config: &Arc<str>, path: &str) -> Result<String, Failure> {
@@ -118,7 +171,7 @@ impl Engine {
         });
         let why: String = each.collect::<Vec<_>>().join(" | ").chars().take(WHY_CHARS_MAX).collect();
         let what = format!("engine {name} answers {}: {why}", status.as_u16());
-        Err(if status.is_server_error() { Failure::Away(what) } else { Failure::Refused(what) })
+        Err(if status.is_server_error() { Failure::Failed(what) } else { Failure::Refused(what) })
     }
 }
 
@@ -126,13 +179,14 @@ impl Engine {
 fn keep(folder: &Path, files: &Files) -> io::Result<()> {
     for (name, content) in files {
         let path = folder.join(name);
-        if path.exists() {
+        if std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == content.len() as u64) {
             continue;
         }
         let half = folder.join(format!(".{name}.new"));
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&half)?;
         io::Write::write_all(&mut file, content)?;
+        file.sync_all()?;
         std::fs::rename(&half, &path)?;
     }
     Ok(())

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 /// From the connect to the last byte of an answer.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest body of one answer: a page of a list has 500 resources.
+/// Largest body of one answer: a page of a list that does not fit is asked for in smaller ones.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Largest file with a token.
 const TOKEN_BYTES_MAX: usize = 64 << 10;

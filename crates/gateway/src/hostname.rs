@@ -22,6 +22,11 @@ pub fn common(one: Option<&str>, other: Option<&str>) -> Option<Option<String>> 
     }
 }
 
+/// Whether engines take a name, without `*.`: a label has 63 characters at most, and the last is no number.
+pub fn is_known(name: &str) -> bool {
+    propylon_config::server_address(&format!("{name}.:1")).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::exchange::{Ask, Peer};
 use crate::resources::Key;
@@ -37,10 +37,15 @@ impl Election {
     pub async fn run(mut self, leads: watch::Sender<bool>) {
         let mut renewed: Option<Instant> = None;
         while !leads.is_closed() {
-            match self.step().await {
-                Ok(true) => renewed = Some(Instant::now()),
-                Ok(false) => renewed = None,
-                Err(why) => eprintln!("warning: lease {}: {why}", self.lease),
+            // Others count from when they saw the renewal, which is after it was asked for.
+            let asked = Instant::now();
+            let held = renewed.filter(|renewed| renewed.elapsed() < RENEW_BEFORE);
+            let end = held.map_or(asked + DURATION, |renewed| renewed + RENEW_BEFORE);
+            match timeout_at(end, self.step()).await {
+                Ok(Ok(true)) => renewed = Some(asked),
+                Ok(Ok(false)) => renewed = None,
+                Ok(Err(why)) => eprintln!("warning: lease {}: {why}", self.lease),
+                Err(_) => eprintln!("warning: lease {}: no answer in time", self.lease),
             }
             let is_leader = renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_BEFORE);
             leads.send_if_modified(|known| std::mem::replace(known, is_leader) != is_leader);

@@ -109,8 +109,23 @@ fn base(path: &PathBuf) -> Result<Map<String, Value>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
     let table: toml::Table = text.parse().map_err(|error| format!("{shown}: {error}"))?;
     match serde_json::to_value(table) {
+        Ok(Value::Object(table)) if table.contains_key("include") => {
+            Err(format!("{shown} includes other files, which is not handed over to engines: write one file"))
+        }
+        Ok(table) if has_variable(&table) => Err(format!(
+            "{shown} has a value from outside of it (`${{env:…}}`), which is not handed over: write it out"
+        )),
         Ok(Value::Object(table)) => Ok(table),
         _ => Err(format!("{shown} has a value that JSON does not know")),
+    }
+}
+
+fn has_variable(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.replace("$${env:", "").contains("${env:"),
+        Value::Array(all) => all.iter().any(has_variable),
+        Value::Object(table) => table.values().any(has_variable),
+        _ => false,
     }
 }
 

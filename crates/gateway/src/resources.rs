@@ -97,6 +97,7 @@ pub struct Infrastructure {
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayTls {
     pub frontend: Frontend,
+    pub backend: Option<Value>,
 }
 
 /// Certificates that clients have to show.
@@ -177,7 +178,8 @@ pub struct AllowedRoutes {
 pub struct AllowedNamespaces {
     /// `All`, `Selector`, `Same` (the default) or `None`.
     pub from: Option<String>,
-    pub selector: LabelSelector,
+    /// One that is empty holds for all namespaces; an absent one for none.
+    pub selector: Option<LabelSelector>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

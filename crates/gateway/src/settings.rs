@@ -1,6 +1,7 @@
 //! Values that go into a translation beside resources, and all that comes out of it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
@@ -25,6 +26,18 @@ pub struct Settings {
     /// Two ports of the loopback address, this one and the next, at which an engine answers with 500 and with 503: for
     /// the share of a rule's requests whose backend is none.
     pub refusals: u16,
+}
+
+impl Settings {
+    /// Addresses that engines listen on in any case: those of the base, its admin address, and those of refusals.
+    pub fn own_addresses(&self) -> Vec<SocketAddr> {
+        let sections = self.base.get("listener").and_then(Value::as_object).into_iter().flatten();
+        let binds = sections.map(|(_, table)| &table["bind"]).chain(self.base.get("admin").map(|admin| &admin["bind"]));
+        let texts = binds.flat_map(|bind| bind.as_array().map_or(std::slice::from_ref(bind), Vec::as_slice));
+        let own = texts.filter_map(|text| text.as_str()?.parse().ok());
+        let refusals = [self.refusals, self.refusals.saturating_add(1)];
+        own.chain(refusals.map(|port| SocketAddr::from(([127, 0, 0, 1], port)))).collect()
+    }
 }
 
 /// An address that listeners are bound to, and what others know it by.

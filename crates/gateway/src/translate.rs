@@ -3,6 +3,7 @@
 
 mod attach;
 mod backends;
+mod budget;
 mod draft;
 mod filters;
 mod gateways;
@@ -26,7 +27,7 @@ pub fn translate(world: &World, settings: &Settings, refused: Option<&str>, now:
     let mut drafts = http::routes(world, &gateways, &mut routes, &mut backends);
     drafts.extend(relays::routes(world, &gateways, &mut routes, &mut backends));
     drafts.extend(tables::isolation(&gateways));
-    let whole = tables::whole(settings, &gateways, &backends, drafts, &mut routes);
+    let whole = tables::whole(settings, &mut gateways, &mut backends, drafts, &mut routes);
     let (config, trouble) = match whole {
         Ok(text) => (Some(text), None),
         Err(why) => (None, Some(why)),

@@ -8,16 +8,20 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::exchange::{Ask, Peer};
 use crate::resources::Key;
 use crate::world::Kind;
 
-/// Resources in one answer of a list.
-const PAGE: usize = 500;
-/// Pages of one list.
-const PAGES_MAX: usize = 1000;
+/// Resources of one list.
+const LISTED_MAX: usize = 500_000;
+/// A kind whose API is not there any more is believed to be gone after so many lists.
+const MISSING_MAX: u32 = 5;
+/// A watch that ends sooner is not begun anew at once.
+const WATCH_MIN: Duration = Duration::from_secs(1);
+/// A watch that has lasted so long has worked.
+const STEADY: Duration = Duration::from_secs(10);
 /// The API server ends a watch after this time, and it begins anew where it was.
 const WATCH_SECONDS: u32 = 290;
 /// A watch that brings nothing for this time, not even its end, is begun anew.
@@ -65,64 +69,112 @@ enum End {
     Closed,
 }
 
-/// Follows a kind for good, and ends when nobody listens any more.
-pub async fn follow(api: Arc<Peer>, scope: Scope, events: mpsc::Sender<Event>) {
-    let mut pause = BACKOFF.0;
-    loop {
-        match list(&api, &scope).await {
-            Ok((items, mut version)) => {
-                if events.send(Event::List(scope.clone(), items)).await.is_err() {
-                    return;
-                }
-                pause = BACKOFF.0;
-                let why = loop {
-                    match watch(&api, &scope, &version, &events).await {
-                        End::After(last) => version = last,
-                        End::Lost(why) => break why,
-                        End::Closed => return,
-                    }
-                };
-                if events.send(Event::Trouble(scope.kind, why)).await.is_err() {
-                    return;
-                }
-            }
-            Err(why) => {
-                if events.send(Event::Trouble(scope.kind, why)).await.is_err() {
-                    return;
-                }
-            }
-        }
-        sleep(pause.mul_f64(1.0 + fastrand::f64())).await;
-        pause = (pause * 2).min(BACKOFF.1);
+/// Resources in one answer of a list, at most and at least: an answer is limited, and ConfigMaps and Secrets are large.
+fn pages(kind: Kind) -> (usize, usize) {
+    match kind {
+        Kind::ConfigMap | Kind::Secret => (32, 1),
+        _ => (500, 16),
     }
 }
 
-/// All resources and the version that they are of. A kind that the API server does not know has none.
-async fn list(api: &Peer, scope: &Scope) -> Result<(Vec<Value>, String), String> {
+/// Follows a kind for good, and ends when nobody listens any more.
+pub async fn follow(api: Arc<Peer>, scope: Scope, events: mpsc::Sender<Event>) {
+    let (page_max, page_min) = pages(scope.kind);
+    let (mut page, mut pause) = (page_max, BACKOFF.0);
+    // Lists in a row that say that the kind is not there, though it was.
+    let (mut was_there, mut missing) = (false, 0);
+    loop {
+        let listed = match list(&api, &scope, page).await {
+            Ok(None) if was_there && missing < MISSING_MAX => {
+                missing += 1;
+                Err("it is not installed any more".to_owned())
+            }
+            Ok(None) => Ok((Vec::new(), String::new())),
+            Ok(Some(listed)) => Ok(listed),
+            Err(why) => {
+                page = (page / 2).max(page_min);
+                Err(why)
+            }
+        };
+        let why = match listed {
+            Ok((items, version)) => {
+                (was_there, missing) = (!version.is_empty(), 0);
+                page = (page * 2).min(page_max);
+                if events.send(Event::List(scope.clone(), items)).await.is_err() {
+                    return;
+                }
+                match watches(&api, &scope, version, &events, &mut pause).await {
+                    Some(why) => why,
+                    None => return,
+                }
+            }
+            Err(why) => why,
+        };
+        if events.send(Event::Trouble(scope.kind, why)).await.is_err() {
+            return;
+        }
+        rest(&mut pause).await;
+    }
+}
+
+async fn rest(pause: &mut Duration) {
+    sleep(pause.mul_f64(1.0 + fastrand::f64())).await;
+    *pause = (*pause * 2).min(BACKOFF.1);
+}
+
+/// Watches one after the other, until changes are lost: then the reason. None where nobody listens any more.
+async fn watches(
+    api: &Peer,
+    scope: &Scope,
+    mut version: String,
+    events: &mpsc::Sender<Event>,
+    pause: &mut Duration,
+) -> Option<String> {
+    loop {
+        let began = Instant::now();
+        let end = watch(api, scope, &version, events).await;
+        // One that has ended in order after a change has brought something.
+        let is_news = matches!(&end, End::After(last) if *last != version);
+        if is_news || began.elapsed() >= STEADY {
+            *pause = BACKOFF.0;
+        }
+        match end {
+            End::After(last) => version = last,
+            End::Lost(why) => return Some(why),
+            End::Closed => return None,
+        }
+        if began.elapsed() < WATCH_MIN {
+            rest(pause).await;
+        }
+    }
+}
+
+/// All resources and the version that they are of; none of a kind that the API server does not know.
+async fn list(api: &Peer, scope: &Scope, page: usize) -> Result<Option<(Vec<Value>, String)>, String> {
     let mut all = Vec::new();
     let mut next = String::new();
-    for _ in 0..PAGES_MAX {
-        let path = scope.path(&format!("limit={PAGE}{next}"));
+    for _ in 0..LISTED_MAX / page {
+        let path = scope.path(&format!("limit={page}{next}"));
         let (status, _, body) = api.ask(&Ask::get(&path)).await?;
         if status == StatusCode::NOT_FOUND {
-            return Ok((Vec::new(), String::new()));
+            return Ok(None);
         }
         if status != StatusCode::OK {
             return Err(said(status, &body));
         }
-        let mut page: Value = serde_json::from_slice(&body).map_err(|error| format!("a list is no JSON: {error}"))?;
-        if let Value::Array(items) = page["items"].take() {
+        let mut read: Value = serde_json::from_slice(&body).map_err(|error| format!("a list is no JSON: {error}"))?;
+        if let Value::Array(items) = read["items"].take() {
             all.extend(items);
         }
-        let text = |key: &str| page["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| read["metadata"][key].as_str().unwrap_or_default().to_owned();
         let (version, token) = (text("resourceVersion"), text("continue"));
         if token.is_empty() {
-            return Ok((all, version));
+            return Ok(Some((all, version)));
         }
         let escaped: String = token.bytes().map(|byte| format!("%{byte:02X}")).collect();
         next = format!("&continue={escaped}");
     }
-    Err(format!("the list has more than {PAGES_MAX} pages"))
+    Err(format!("the list has more than {LISTED_MAX} resources"))
 }
 
 /// A status of the API server in words.

@@ -271,7 +271,12 @@ fn a_rule_that_cannot_be_kept_keeps_no_other_from_changing() {
     route(&mut world, "infra/both", json!({ "rules": [bad, good] }));
     route(&mut world, "infra/none", json!({ "hostnames": ["b.example"], "rules": [bad] }));
     let outcome = translated(&world);
-    assert_eq!(routes(&outcome), [json!({ "path": "/good", "backend": "infra_v2_80" })]);
+    let expected = [
+        json!({ "path": "/bad", "respond": { "status": 500 } }),
+        json!({ "path": "/good", "backend": "infra_v2_80" }),
+        json!({ "host": "b.example", "path": "/bad", "respond": { "status": 500 } }),
+    ];
+    assert_eq!(routes(&outcome), expected);
     assert_eq!(
         route_said(&outcome, "infra/both"),
         ["Accepted=True:Accepted", "ResolvedRefs=True:ResolvedRefs", "PartiallyInvalid=True:UnsupportedValue"]
@@ -548,4 +553,203 @@ fn servers_are_verified_as_a_policy_says_or_not_asked() {
     let ancestors = &status(&outcome, Kind::BackendTlsPolicy, "infra/p")["ancestors"];
     let expected = ["Accepted=False:NoValidCACertificate", "ResolvedRefs=False:InvalidCACertificateRef"];
     assert_eq!(said(&ancestors[0]["conditions"]), expected);
+}
+
+#[test]
+fn requests_of_a_rule_with_an_unknown_filter_get_no_other_rule() {
+    let mut world = world();
+    let open = json!({ "backendRefs": to("v1") });
+    let closed = json!({ "filters": [{ "type": "ExternalAuth" }], "backendRefs": to("v1"),
+        "matches": [{ "path": { "value": "/admin" } }] });
+    // The host is none that an engine takes: nothing of this one can be kept, and of the others all.
+    let unfit = json!({ "hostnames": ["a.123"], "rules": [closed] });
+    route(&mut world, "infra/r", json!({ "rules": [open, closed] }));
+    route(&mut world, "infra/unfit", unfit);
+    let outcome = translated(&world);
+    let expected =
+        [json!({ "path": "/", "backend": "infra_v1_80" }), json!({ "path": "/admin", "respond": { "status": 500 } })];
+    assert_eq!(routes(&outcome), expected);
+    assert_eq!(route_said(&outcome, "infra/r")[2], "PartiallyInvalid=True:UnsupportedValue");
+    assert_eq!(route_said(&outcome, "infra/unfit")[0], "Accepted=False:UnsupportedValue");
+}
+
+#[test]
+fn a_rule_with_a_key_in_it_is_the_only_one_that_is_refused() {
+    let mut world = world();
+    let secret = json!([{ "type": "RequestHeaderModifier",
+        "requestHeaderModifier": { "set": [{ "name": "X-A", "value": "-----BEGIN PRIVATE KEY-----" }] } }]);
+    let bad = json!({ "filters": secret, "backendRefs": to("v1") });
+    let worse = json!({ "backendRefs": to("v1"),
+        "matches": [{ "headers": [{ "name": "x", "value": "PRIVATE KEY-----" }] }] });
+    route(&mut world, "infra/r", json!({ "hostnames": ["a.example"], "rules": [bad] }));
+    route(&mut world, "infra/s", json!({ "rules": [worse, { "backendRefs": to("v2") }] }));
+    let expected = [
+        json!({ "host": "a.example", "path": "/", "respond": { "status": 500 } }),
+        json!({ "path": "/", "backend": "infra_v2_80" }),
+    ];
+    assert_eq!(routes(&translated(&world)), expected);
+}
+
+#[test]
+fn a_selector_that_is_absent_lets_nobody_in() {
+    let parents = json!([{ "name": "gw", "namespace": "infra" }]);
+    for (selector, expected) in
+        [(json!(null), "Accepted=False:NotAllowedByListeners"), (json!({}), "Accepted=True:Accepted")]
+    {
+        let mut world = world();
+        let namespaces = json!({ "from": "Selector", "selector": selector });
+        let listener =
+            json!({ "name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": { "namespaces": namespaces } });
+        gateway(&mut world, "infra/gw", json!([listener]));
+        put(&mut world, Kind::Namespace, "other", json!({}));
+        route(&mut world, "other/r", json!({ "parentRefs": parents, "rules": [{}] }));
+        assert_eq!(route_said(&translated(&world), "other/r")[0], expected);
+    }
+}
+
+#[test]
+fn names_and_ports_that_engines_do_not_take_keep_nobody_else_from_changing() {
+    let long = format!("infra/{}", "n".repeat(63));
+    let mut world = world();
+    let http = |name: &str, port: u16| json!({ "name": name, "port": port, "protocol": "HTTP" });
+    let mut unfit = http("unfit", 81);
+    unfit["hostname"] = "a.123".into();
+    gateway(&mut world, &long, json!([http("http", 80), unfit, http("own", 9080), http("refusals", 9899)]));
+    let mut settings = settings();
+    settings.base.insert("admin".into(), json!({ "bind": "127.0.0.1:9081" }));
+    settings.addresses = vec!["0.0.0.0".parse().unwrap()];
+    gateway(&mut world, "infra/gw", json!([http("http", 82), http("admin", 9081)]));
+    service(&mut world, &long, "10.0.0.9");
+    service(&mut world, "infra/odd", "239.1.1.1");
+    let own = json!([{ "name": "gw" }, { "name": "n".repeat(63) }]);
+    let rule =
+        |service: &str, path: &str| json!({ "backendRefs": to(service), "matches": [{ "path": { "value": path } }] });
+    let rules = json!([rule(&"n".repeat(63), "/"), rule("odd", "/odd")]);
+    route(&mut world, "infra/r", json!({ "parentRefs": own, "rules": rules }));
+    let outcome = translate(&world, &settings, None, NOW);
+    let config = config(&outcome);
+    let backend = config["backend"].as_object().unwrap().keys().next().unwrap();
+    assert!(backend.len() == 64 && backend.starts_with("infra_nnn"), "{backend}");
+    assert_eq!(config["listener"].as_object().unwrap().len(), 3);
+    assert_eq!(config["route"][2]["respond"], json!({ "status": 503 }));
+    let listeners = |name: &str| status(&outcome, Kind::Gateway, name)["listeners"].clone();
+    let accepted = |name: &str, index: usize| said(&listeners(name)[index]["conditions"])[0].clone();
+    assert_eq!(accepted(&long, 0), "Accepted=True:Accepted");
+    assert_eq!(accepted(&long, 1), "Accepted=False:UnsupportedValue");
+    assert_eq!(accepted(&long, 2), "Accepted=False:PortUnavailable");
+    assert_eq!(accepted(&long, 3), "Accepted=False:PortUnavailable");
+    assert_eq!(accepted("infra/gw", 1), "Accepted=False:PortUnavailable");
+}
+
+#[test]
+fn a_path_that_stands_for_all_requests_stands_before_the_listeners_own() {
+    let mut world = world();
+    let listener = json!({ "name": "http", "port": 80, "protocol": "HTTP", "hostname": "a.example" });
+    gateway(&mut world, "infra/gw", json!([listener]));
+    let rule = json!({ "matches": [{ "path": { "value": "/%2E" } }], "backendRefs": to("v1") });
+    route(&mut world, "infra/r", json!({ "rules": [rule] }));
+    let expected = [json!({ "host": "a.example", "path": "/%2E", "backend": "infra_v1_80" })];
+    assert_eq!(routes(&translated(&world)), expected);
+}
+
+#[test]
+fn a_route_that_is_too_large_is_the_only_one_that_is_left_out() {
+    let mut world = world();
+    let rule = |index: usize| {
+        let matches = (0..64).map(|each| json!({ "path": { "value": format!("/{index}/{each}") } }));
+        json!({ "matches": matches.collect::<Vec<_>>(), "backendRefs": to("v1") })
+    };
+    let hosts: Vec<String> = (0..3).map(|index| format!("{index}.example")).collect();
+    let rules: Vec<Value> = (0..16).map(rule).collect();
+    route(&mut world, "infra/large", json!({ "hostnames": hosts, "rules": rules }));
+    route(&mut world, "infra/r", json!({ "rules": [{ "backendRefs": to("v2") }] }));
+    let outcome = translated(&world);
+    assert_eq!(routes(&outcome), [json!({ "path": "/", "backend": "infra_v2_80" })]);
+    assert_eq!(route_said(&outcome, "infra/large")[0], "Accepted=False:UnsupportedValue");
+    // As many drafts as one check tells of, all refused.
+    let bad = json!([{ "type": "RequestHeaderModifier",
+        "requestHeaderModifier": { "set": [{ "name": "X-Forwarded-For", "value": "1" }] } }]);
+    let mut rules = rules;
+    for rule in &mut rules {
+        rule["filters"] = bad.clone();
+    }
+    for name in ["infra/large", "infra/second"] {
+        route(&mut world, name, json!({ "hostnames": [format!("{}.example", &name[6..])], "rules": rules }));
+    }
+    let outcome = translated(&world);
+    let found = routes(&outcome);
+    assert_eq!(found.len(), 2049);
+    assert_eq!(found.iter().filter(|route| route["respond"] == json!({ "status": 500 })).count(), 2048);
+}
+
+#[test]
+fn authorities_that_are_no_certificates_are_none() {
+    let rubbish = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
+    let pair = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let large = pair.cert.pem() + &" ".repeat(256 << 10);
+    let policy = |hostname: &str| {
+        json!({ "spec": { "targetRefs": [{ "group": "", "kind": "Service", "name": "v1" }], "validation": {
+            "hostname": hostname, "caCertificateRefs": [{ "group": "", "kind": "ConfigMap", "name": "ca" }] } } })
+    };
+    for (authorities, hostname, reason) in [
+        (rubbish, "a.example", "NoValidCACertificate"),
+        (&large, "a.example", "NoValidCACertificate"),
+        (&pair.cert.pem(), "a.123", "Invalid"),
+    ] {
+        let mut world = world();
+        put(&mut world, Kind::ConfigMap, "infra/ca", json!({ "data": { "ca.crt": authorities } }));
+        put(&mut world, Kind::BackendTlsPolicy, "infra/p", policy(hostname));
+        route(&mut world, "infra/r", json!({ "rules": [{ "backendRefs": to("v1") }] }));
+        let outcome = translated(&world);
+        assert_eq!(routes(&outcome)[0]["respond"], json!({ "status": 500 }));
+        let ancestors = &status(&outcome, Kind::BackendTlsPolicy, "infra/p")["ancestors"];
+        assert_eq!(said(&ancestors[0]["conditions"])[0], format!("Accepted=False:{reason}"));
+    }
+    let mut world = world();
+    let secret = json!({ "type": "kubernetes.io/tls", "data": {
+        "tls.crt": Base64::encode_string((pair.cert.pem() + rubbish).as_bytes()),
+        "tls.key": Base64::encode_string(pair.signing_key.serialize_pem().as_bytes()) } });
+    put(&mut world, Kind::Secret, "infra/odd", secret);
+    let tls = json!({ "certificateRefs": [{ "name": "odd" }] });
+    gateway(&mut world, "infra/gw", json!([{ "name": "https", "port": 443, "protocol": "HTTPS", "tls": tls }]));
+    let outcome = translated(&world);
+    let conditions = said(&status(&outcome, Kind::Gateway, "infra/gw")["listeners"][0]["conditions"]);
+    assert_eq!(conditions[2], "ResolvedRefs=False:InvalidCertificateRef");
+}
+
+#[test]
+fn the_youngest_routes_are_left_out_where_there_is_no_room() {
+    let mut world = world();
+    let path = "x".repeat(1000);
+    for (name, created) in
+        [("young", "2026-01-03"), ("old", "2026-01-01"), ("small", "2026-01-04"), ("new", "2026-01-02")]
+    {
+        let count = if name == "small" { 1 } else { 1600 };
+        let matches = (0..count).map(|each| json!({ "path": { "type": "Exact", "value": format!("/{each}{path}") } }));
+        let rule = json!({ "matches": matches.collect::<Vec<_>>(), "backendRefs": to("v1") });
+        let spec =
+            json!({ "parentRefs": [{ "name": "gw" }], "hostnames": [format!("{name}.example")], "rules": [rule] });
+        put(&mut world, Kind::HttpRoute, &format!("infra/{name}"), json!({ "created": created, "spec": spec }));
+    }
+    let outcome = translated(&world);
+    assert_eq!(routes(&outcome).len(), 3201);
+    assert_eq!(route_said(&outcome, "infra/young")[0], "Accepted=False:UnsupportedValue");
+    for name in ["infra/old", "infra/new", "infra/small"] {
+        assert_eq!(route_said(&outcome, name)[0], "Accepted=True:Accepted");
+    }
+}
+
+#[test]
+fn a_listener_that_engines_do_not_take_is_the_only_one_that_is_not_served() {
+    let mut world = world();
+    gateway(&mut world, "infra/second", json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]));
+    let parents = json!([{ "name": "gw" }, { "name": "second" }]);
+    route(&mut world, "infra/r", json!({ "parentRefs": parents, "rules": [{ "backendRefs": to("v1") }] }));
+    let mut settings = settings();
+    settings.addresses[1] = "224.0.0.1".parse().unwrap();
+    let outcome = translate(&world, &settings, None, NOW);
+    assert_eq!(routes(&outcome), [json!({ "path": "/", "backend": "infra_v1_80" })]);
+    let conditions = |name: &str| said(&status(&outcome, Kind::Gateway, name)["listeners"][0]["conditions"]);
+    assert_eq!(conditions("infra/gw")[0], "Accepted=True:Accepted");
+    assert_eq!(conditions("infra/second")[0], "Accepted=False:UnsupportedValue");
 }

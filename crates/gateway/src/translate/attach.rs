@@ -1,5 +1,7 @@
 //! Which listeners a route is attached to, and why not to others.
 
+use std::collections::BTreeSet;
+
 use super::gateways::{GatewayPlan, Gateways, ListenerPlan};
 use crate::conditions::Trouble;
 use crate::hostname;
@@ -86,6 +88,11 @@ fn of_kind<'w, R>(
             dropped: Vec::new(),
             rules: route.spec.rules.len(),
         };
+        let attachments = plan.parents.iter().flat_map(|parent| &parent.attachments);
+        let places: BTreeSet<(usize, usize)> = attachments.map(|each| (each.gateway, each.listener)).collect();
+        for (gateway, listener) in places {
+            gateways.all[gateway].listeners[listener].attached += 1;
+        }
         plan.parents.dedup_by(|one, other| one.reference == other.reference);
         all.push(plan);
     }
@@ -123,7 +130,6 @@ fn parent<R>(
         if listener.conflicted.is_some() {
             continue;
         }
-        listener.attached += 1;
         parent.attachments.push(Attachment { gateway: index, listener: place, hosts });
     }
     if parent.attachments.is_empty() {
@@ -139,7 +145,8 @@ fn is_allowed(world: &World, own: &str, listener: &ListenerPlan<'_>, namespace: 
         "Same" => own == namespace,
         "Selector" => {
             let found = world.namespaces.get(&Key::new("", namespace));
-            found.is_some_and(|found| allowed.selector.holds(&found.metadata.labels))
+            let selector = allowed.selector.as_ref();
+            found.is_some_and(|found| selector.is_some_and(|selector| selector.holds(&found.metadata.labels)))
         }
         _ => false,
     };

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
+use super::draft::short;
 use super::gateways::keep;
 use super::policies;
 use super::references::{self, Referrer};
@@ -140,6 +141,7 @@ impl<'w> Backends<'w> {
             }
             tls = Some(table);
         }
+        let name = short(name);
         Ok(match references::backend(&servers, protocol, tls) {
             None => Target::Nobody(503),
             Some(table) => {

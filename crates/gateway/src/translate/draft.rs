@@ -1,9 +1,28 @@
 //! A route of the engine before it is written.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-/// Longest name of a route that engines take.
+/// Longest name that engines take.
 const NAME_CHARS_MAX: usize = 64;
+/// Characters that a longer one keeps, before what tells it from others that begin so.
+const NAME_CHARS_KEPT: usize = 47;
+
+/// A name of a listener or a backend that engines take.
+pub fn short(name: String) -> String {
+    if name.len() <= NAME_CHARS_MAX {
+        return name;
+    }
+    let digest = propylon_crypto::sha256(name.as_bytes());
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let kept: String = name.chars().take(NAME_CHARS_KEPT).collect();
+    format!("{kept}_{digest}")
+}
+
+/// Keys of a rule that cannot be kept. Its requests are answered so, and not by a rule that is for more: a filter of
+/// this one may have had to let them in.
+pub fn refused() -> Map<String, Value> {
+    Map::from_iter([("respond".to_owned(), json!({ "status": 500 }))])
+}
 
 /// Which requests it is for, what is done then, and which rule it is of.
 #[derive(Clone, Debug)]
@@ -40,5 +59,79 @@ impl Draft {
         }
         table.extend(self.then.clone());
         Value::Object(table)
+    }
+
+    /// Backends that it leads to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let (one, list) = match self.then.get("backend") {
+            Some(Value::Array(list)) => (None, list.as_slice()),
+            one => (one.and_then(Value::as_str), &[][..]),
+        };
+        let mirror = self.then.get("mirror").and_then(|mirror| mirror["backend"].as_str());
+        one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirror)
+    }
+
+    /// Leads to another backend, or to a refusal, instead. Says whether there is anything left.
+    pub fn without_backend(&mut self, name: &str, other: &str) -> bool {
+        let is_relay = self.path.is_none();
+        if self.then.get("mirror").is_some_and(|mirror| mirror["backend"] == name) {
+            self.then.remove("mirror");
+        }
+        match self.then.get_mut("backend") {
+            Some(Value::Array(list)) => {
+                let (gone, mut kept): (Vec<Value>, Vec<Value>) =
+                    std::mem::take(list).into_iter().partition(|each| each["name"] == name);
+                let weight = |each: &Value| each["weight"].as_u64().unwrap_or(0);
+                let lost: u64 = gone.iter().map(weight).sum();
+                match kept.iter_mut().find(|each| each["name"] == other) {
+                    _ if lost == 0 || is_relay => {}
+                    Some(refusal) => refusal["weight"] = (weight(refusal) + lost).into(),
+                    None => kept.push(json!({ "name": other, "weight": lost })),
+                }
+                *list = kept;
+                !list.is_empty()
+            }
+            Some(one) if *one == name => {
+                self.then = refused();
+                !is_relay
+            }
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_that_is_gone_leaves_its_share_to_a_refusal() {
+        let draft = |then: Value| Draft {
+            listener: "l".into(),
+            host: None,
+            path: Some(json!("/")),
+            conditions: Map::new(),
+            then: then.as_object().cloned().unwrap_or_default(),
+            origin: None,
+            name: "n".into(),
+        };
+        let list = json!([{ "name": "a", "weight": 1 }, { "name": "b", "weight": 2 }, { "name": "no", "weight": 3 }]);
+        let mut split = draft(json!({ "backend": list, "mirror": { "backend": "b" } }));
+        assert_eq!(split.backends().collect::<Vec<_>>(), ["a", "b", "no", "b"]);
+        assert!(split.without_backend("b", "no"));
+        let kept = json!([{ "name": "a", "weight": 1 }, { "name": "no", "weight": 5 }]);
+        assert_eq!(Value::Object(split.then), json!({ "backend": kept }));
+        let mut one = draft(json!({ "backend": "a", "retries": {} }));
+        assert!(one.without_backend("a", "no"));
+        assert_eq!(one.then, refused());
+        let mut relay = Draft { path: None, ..draft(json!({ "backend": "a" })) };
+        assert!(!relay.without_backend("a", "no"));
+    }
+
+    #[test]
+    fn long_names_are_told_apart_still() {
+        assert_eq!(short("a".repeat(64)), "a".repeat(64));
+        let (one, other) = (short("a".repeat(65)), short("a".repeat(66)));
+        assert!(one.len() == 64 && other.len() == 64 && one != other);
     }
 }

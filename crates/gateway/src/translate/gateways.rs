@@ -1,9 +1,12 @@
 //! Gateways of our classes: their addresses, and their listeners with what is wrong with them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
+use super::draft::short;
 use super::references::{self, Referrer};
 use crate::conditions::Trouble;
+use crate::hostname;
 use crate::resources::{GROUP, Gateway, Key, Listener, Reference, RouteKind, Validation};
 use crate::settings::{Address, Files, Settings};
 use crate::world::World;
@@ -125,6 +128,7 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
         all.push(plan);
     }
     assign(settings, &mut all);
+    reserve(&settings.own_addresses(), &mut all);
     if let [only] = settings.addresses.as_slice() {
         share(only, &mut all);
     }
@@ -136,7 +140,7 @@ fn listener<'w>(world: &World, gateway: &Gateway, spec: &'w Listener, files: &mu
     let mut plan = ListenerPlan {
         spec,
         mode,
-        engine: format!("{}_{}_{}", gateway.metadata.namespace, gateway.metadata.name, spec.port),
+        engine: short(format!("{}_{}_{}", gateway.metadata.namespace, gateway.metadata.name, spec.port)),
         kinds: Vec::new(),
         certificates: Vec::new(),
         authorities: Vec::new(),
@@ -150,6 +154,11 @@ fn listener<'w>(world: &World, gateway: &Gateway, spec: &'w Listener, files: &mu
         plan.accepted = Some(Trouble::new("UnsupportedProtocol", what));
         return plan;
     };
+    if let Some(name) = plan.hostname().filter(|name| !hostname::is_known(name.strip_prefix("*.").unwrap_or(name))) {
+        let what = format!("hostname {name} is none that engines take");
+        plan.accepted = Some(Trouble::new("UnsupportedValue", what));
+        return plan;
+    }
     let known: Vec<RouteKind> =
         mode.kinds().iter().map(|kind| RouteKind { group: GROUP.into(), kind: (*kind).into() }).collect();
     let wanted = &spec.allowed_routes.kinds;
@@ -213,7 +222,12 @@ fn authority(world: &World, reference: &Reference, from: Referrer<'_>) -> Result
         let what = format!("ConfigMap {key} is in another namespace, and no ReferenceGrant there permits it");
         return Err(Trouble::new("RefNotPermitted", what));
     }
-    let missing = || Trouble::new("InvalidCACertificateRef", format!("ConfigMap {key} has no certificates in ca.crt"));
+    let missing = || {
+        Trouble::new(
+            "InvalidCACertificateRef",
+            format!("ConfigMap {key} has no certificates in ca.crt, of 256 KiB at most, that can be used"),
+        )
+    };
     references::authorities(world, &key).ok_or_else(missing)
 }
 
@@ -289,6 +303,25 @@ fn assign(settings: &Settings, all: &mut [GatewayPlan<'_>]) {
                     }
                     None => Trouble::new("AddressNotAssigned", "the engines have no address left: give them more"),
                 });
+            }
+        }
+    }
+}
+
+/// Addresses that engines listen on in any case are no Gateway's: one of them in a listener would make engines refuse
+/// the configuration of all.
+fn reserve(own: &[SocketAddr], all: &mut [GatewayPlan<'_>]) {
+    for plan in all {
+        let Some(ip) = plan.address.as_ref().and_then(|address| address.bind.parse::<IpAddr>().ok()) else { continue };
+        let meets = |other: &IpAddr| {
+            let is_wildcard = ip.is_unspecified() || other.is_unspecified();
+            ip == *other || is_wildcard && ip.is_ipv4() == other.is_ipv4()
+        };
+        for listener in &mut plan.listeners {
+            let port = listener.spec.port;
+            if own.iter().any(|other| other.port() == port && meets(&other.ip())) {
+                let what = format!("port {port} is one of the engines' own: their base configuration has it");
+                listener.accepted.get_or_insert(Trouble::new("PortUnavailable", what));
             }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::attach::{RoutePlan, own_hosts};
 use super::backends::{Asking, Backends};
-use super::draft::Draft;
+use super::draft::{Draft, refused};
 use super::filters::{self, Entrance};
 use super::gateways::{Gateways, Mode};
 use super::references::Referrer;
@@ -48,7 +48,10 @@ pub fn routes(
             let made = rule_keys(rule, gateways, route, backends);
             match made {
                 Ok(keys) => place_rule((place, index), rule, &keys, (gateways, route), &mut drafts),
-                Err(trouble) => route.drop_rule(index, trouble),
+                Err(trouble) => {
+                    route.drop_rule(index, trouble);
+                    place_rule((place, index), rule, &[refused(), refused()], (gateways, route), &mut drafts);
+                }
             }
         }
     }

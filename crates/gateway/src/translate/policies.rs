@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::backends::Backends;
 use super::references;
 use crate::conditions::{Condition, Trouble, written};
+use crate::hostname;
 use crate::resources::{BackendTlsPolicy, GROUP, Key, Reference};
 use crate::settings::{Settings, StatusChange};
 use crate::world::{Kind, World};
@@ -40,6 +41,9 @@ pub fn judge(world: &World, policy: &BackendTlsPolicy) -> Result<LinkDraft, Trou
         let what = "subjectAltNames cannot be verified: servers have to show certificates for `hostname`";
         return Err(Trouble::new("Invalid", what));
     }
+    if !hostname::is_known(&server_name) {
+        return Err(Trouble::new("Invalid", format!("hostname {server_name} is none that engines take")));
+    }
     if validation.well_known.is_some() {
         return Ok(LinkDraft { server_name, authorities: None });
     }
@@ -53,7 +57,7 @@ pub fn judge(world: &World, policy: &BackendTlsPolicy) -> Result<LinkDraft, Trou
             pem.extend(text);
             pem.push(b'\n');
         } else {
-            let what = format!("ConfigMap {key} has no certificates in ca.crt");
+            let what = format!("ConfigMap {key} has no certificates in ca.crt, of 256 KiB at most, that can be used");
             trouble = Some(Trouble::new("InvalidCACertificateRef", what));
         }
     }

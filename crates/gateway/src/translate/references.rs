@@ -1,9 +1,12 @@
 //! References between resources: which are permitted, and what they lead to.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use base64ct::{Base64, Encoding};
+use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,6 +18,8 @@ use crate::world::World;
 
 /// Servers of one backend; more are left out.
 const SERVERS_MAX: usize = 4096;
+/// Largest `ca.crt`: all of them have to fit into the folder that engines share with us.
+const AUTHORITIES_BYTES_MAX: usize = 256 << 10;
 
 /// The side that refers: the kind and the namespace of the resource.
 #[derive(Clone, Copy)]
@@ -75,18 +80,27 @@ fn judge(chain: &[u8], private_key: &[u8]) -> Result<(), String> {
     if chain.is_empty() {
         return Err("tls.crt has no certificate".to_owned());
     }
+    for (place, each) in chain.iter().enumerate() {
+        let read = ParsedCertificate::try_from(each);
+        read.map_err(|error| format!("certificate {} of tls.crt cannot be read: {error}", place + 1))?;
+    }
     let key = PrivateKeyDer::from_pem_slice(private_key).map_err(|error| format!("tls.key is no key: {error}"))?;
     let key = any_supported_type(&key).map_err(|error| format!("tls.key cannot be used: {error}"))?;
     let pair = CertifiedKey::new(chain, key);
     pair.keys_match().map_err(|error| format!("tls.key does not belong to tls.crt: {error}"))
 }
 
-/// The certificates of authorities in a ConfigMap, as PEM.
+/// The certificates of authorities in a ConfigMap, as PEM, if engines can use every one of them.
 pub fn authorities(world: &World, key: &Key) -> Option<Vec<u8>> {
     let text = world.config_maps.get(key)?.data.authorities.as_ref()?;
-    let mut all = CertificateDer::pem_slice_iter(text.as_bytes()).peekable();
-    all.peek()?;
-    all.all(|each| each.is_ok()).then(|| text.clone().into_bytes())
+    if text.len() > AUTHORITIES_BYTES_MAX {
+        return None;
+    }
+    let mut roots = RootCertStore::empty();
+    for each in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        roots.add(each.ok()?).ok()?;
+    }
+    (!roots.is_empty()).then(|| text.clone().into_bytes())
 }
 
 /// The port of a Service that a reference names.
@@ -135,10 +149,10 @@ pub fn endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<String> {
             continue;
         };
         for endpoint in slice.endpoints.iter().filter(|each| each.conditions.ready != Some(false)) {
-            all.extend(endpoint.addresses.iter().map(|address| match address.contains(':') {
-                true => format!("[{address}]:{number}"),
-                false => format!("{address}:{number}"),
-            }));
+            let addresses = endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok());
+            let servers = addresses.map(|address| SocketAddr::new(address, number).to_string());
+            // Addresses of no one server would be refused with all of the configuration.
+            all.extend(servers.filter(|server| propylon_config::server_address(server).is_ok()));
         }
     }
     all.sort();

@@ -111,7 +111,12 @@ fn conditions(plan: &GatewayPlan<'_>, refused: Option<&str>) -> Vec<Condition> {
         Some(why) => Some(Trouble::new("Pending", why)),
         None => None,
     };
-    vec![accepted, Condition::unless("Programmed", "Programmed", unprogrammed.as_ref())]
+    let mut all = vec![accepted, Condition::unless("Programmed", "Programmed", unprogrammed.as_ref())];
+    if plan.object.spec.tls.backend.is_some() {
+        let what = "tls.backend is not served: servers are shown no certificate";
+        all.push(Condition::new("ResolvedRefs", false, "InvalidClientCertificateRef", what));
+    }
+    all
 }
 
 fn listener_status(plan: &GatewayPlan<'_>, listener: &ListenerPlan<'_>, refused: Option<&str>, now: &str) -> Value {

@@ -3,20 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use propylon_config::canonical::route_key;
 use propylon_config::{PUSHED_JSON, Problem, Severity, Source};
 use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
 use super::backends::{Backends, REFUSALS};
-use super::draft::Draft;
+use super::budget;
+use super::draft::{Draft, refused};
 use super::gateways::{Gateways, Mode};
 use crate::conditions::Trouble;
 use crate::settings::Settings;
 
-/// How often rules are taken out that the check has found something in. Each time shows what the one before hid.
-const CHECKS_MAX: usize = 16;
 /// The listener of refusals.
 const REFUSING: &str = "refusals";
+/// Words by which a text is taken for a key, and refused as one.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
 /// Routes of last resort, by which a request stays with the most specific listener that its host has: those for less
 /// specific ones are not asked (GEP-3155's listener isolation).
@@ -40,128 +42,276 @@ pub fn isolation(gateways: &Gateways<'_>) -> Vec<Draft> {
     drafts
 }
 
-/// The text of the configuration. Rules that cannot be kept are noted at their routes. The error is about something
-/// that no route is to blame for.
-pub fn whole(
+/// The text of the configuration. Rules, backends and listeners that cannot be kept are noted where they come from. The
+/// error is about something that no resource is to blame for.
+pub fn whole<'w>(
     settings: &Settings,
-    gateways: &Gateways<'_>,
-    backends: &Backends<'_>,
+    gateways: &mut Gateways<'w>,
+    backends: &mut Backends<'w>,
     drafts: Vec<Draft>,
-    routes: &mut [RoutePlan<'_>],
+    routes: &mut [RoutePlan<'w>],
 ) -> Result<String, String> {
-    let mut drafts = distinct(drafts);
-    for _ in 0..CHECKS_MAX {
-        let text = Text::new(settings, gateways, backends, &drafts);
+    let mut parts = Parts { gateways, backends, routes, drafts: distinct(drafts) };
+    parts.remove_secrets();
+    budget::keep(settings, &mut parts);
+    // Each time shows what the one before hid, and leaves less to find something in.
+    loop {
+        let text = Text::new(settings, &parts);
         let source = Source { name: PUSHED_JSON.to_owned().into(), base: settings.files.clone(), text: text.text };
         let problems = match propylon_config::parse(&source) {
             Ok(_) => return Ok(source.text),
             Err(problems) => problems,
         };
-        let mut bad: BTreeMap<(usize, usize), String> = BTreeMap::new();
-        for problem in problems.iter().filter(|problem| problem.severity == Severity::Error) {
-            let line = problem.at.map_or(0, |at| at.line as usize);
-            let draft = line.checked_sub(text.first_route).and_then(|index| drafts.get(index));
-            match draft.and_then(|draft| draft.origin) {
-                Some(origin) => bad.entry(origin).or_insert_with(|| shown(problem)),
-                None => return Err(format!("the configuration would be refused: {}", shown(problem))),
-            };
-        }
-        drafts.retain(|draft| draft.origin.is_none_or(|origin| !bad.contains_key(&origin)));
-        for ((route, rule), what) in bad {
-            routes[route].drop_rule(rule, Trouble::new("UnsupportedValue", what));
-        }
+        parts.mend(&problems, &text.owners)?;
     }
-    Err(format!("something is wrong with some rule still after {CHECKS_MAX} checks"))
 }
 
 fn shown(problem: &Problem) -> String {
     format!("{}; {}", problem.what, problem.fix)
 }
 
-/// The first holds of routes for the same requests.
+/// The first holds of routes for the same requests, which an engine sees in their canonical form.
 fn distinct(drafts: Vec<Draft>) -> Vec<Draft> {
     let mut seen = BTreeSet::new();
     let key = |draft: &Draft| {
-        let path = draft.path.as_ref().map(Value::to_string);
-        (draft.listener.clone(), draft.host.clone(), path, json!(draft.conditions).to_string())
+        let path = draft.path.as_ref().map(|path| match (path, &path["exact"]) {
+            (Value::String(prefix), _) => json!(route_key(prefix)).to_string(),
+            (_, Value::String(exact)) => json!({ "exact": route_key(exact) }).to_string(),
+            _ => path.to_string(),
+        });
+        let host = draft.host.as_ref().map(|host| host.to_ascii_lowercase());
+        (draft.listener.clone(), host, path, json!(draft.conditions).to_string())
     };
     drafts.into_iter().filter(|draft| seen.insert(key(draft))).collect()
 }
 
-struct Text {
-    text: String,
-    /// Line of the first draft.
-    first_route: usize,
+/// Resource, or a part of one, that a line of the text is of.
+#[derive(Clone)]
+enum Owner {
+    /// The base configuration, or we.
+    Nobody,
+    /// All listeners of a Gateway with one port.
+    Listener(String),
+    Backend(String),
+    Draft(usize),
+}
+
+/// All that becomes text.
+pub(super) struct Parts<'p, 'w> {
+    pub gateways: &'p mut Gateways<'w>,
+    pub backends: &'p mut Backends<'w>,
+    pub routes: &'p mut [RoutePlan<'w>],
+    pub drafts: Vec<Draft>,
+}
+
+impl Parts<'_, '_> {
+    /// A text with a key in it is refused without a word on where it is.
+    fn remove_secrets(&mut self) {
+        let has_key = |draft: &Draft| draft.value("").to_string().contains(PRIVATE_KEY);
+        let bad: Vec<usize> = (0..self.drafts.len()).filter(|index| has_key(&self.drafts[*index])).collect();
+        let what = "it has a private key in it, which is not for configurations";
+        self.refuse(&bad.into_iter().map(|index| (index, what.to_owned())).collect());
+        // One with a key in what it matches has it still.
+        self.drafts.retain(|draft| !has_key(draft));
+    }
+
+    /// Takes out what the check has found something in.
+    fn mend(&mut self, problems: &[Problem], owners: &[Owner]) -> Result<(), String> {
+        let (mut drafts, mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut other = None;
+        for problem in problems.iter().filter(|problem| problem.severity == Severity::Error) {
+            let line = problem.at.map_or(0, |at| at.line as usize);
+            match line.checked_sub(1).and_then(|index| owners.get(index)).cloned() {
+                Some(Owner::Draft(index)) if self.drafts[index].origin.is_some() => {
+                    drafts.entry(index).or_insert_with(|| shown(problem));
+                }
+                Some(Owner::Draft(index)) => {
+                    let engine = self.drafts[index].listener.clone();
+                    listeners.entry(engine).or_insert_with(|| shown(problem));
+                }
+                Some(Owner::Listener(name)) => {
+                    listeners.entry(name).or_insert_with(|| shown(problem));
+                }
+                Some(Owner::Backend(name)) => {
+                    backends.entry(name).or_insert_with(|| shown(problem));
+                }
+                Some(Owner::Nobody) | None => {
+                    other.get_or_insert_with(|| shown(problem));
+                }
+            }
+        }
+        if let Some(what) = other.filter(|_| drafts.is_empty() && listeners.is_empty() && backends.is_empty()) {
+            return Err(format!("the configuration would be refused: {what}"));
+        }
+        self.refuse(&drafts);
+        for (name, what) in &backends {
+            self.remove_backend(name, what);
+        }
+        for (engine, what) in &listeners {
+            self.remove_listener(engine, what);
+        }
+        Ok(())
+    }
+
+    /// Answers requests of these drafts' rules with 500. A draft that is refused nevertheless, for its host, its path
+    /// or its conditions, is removed.
+    fn refuse(&mut self, bad: &BTreeMap<usize, String>) {
+        let refused = refused();
+        let mut removed = BTreeSet::new();
+        let mut rules = BTreeSet::new();
+        for (&index, what) in bad {
+            let draft = &self.drafts[index];
+            let Some((route, rule)) = draft.origin else { continue };
+            self.routes[route].drop_rule(rule, Trouble::new("UnsupportedValue", what.clone()));
+            if draft.then == refused {
+                removed.insert(index);
+            }
+            rules.insert((route, rule));
+        }
+        let mut index = 0;
+        self.drafts.retain_mut(|draft| {
+            let is_removed = removed.contains(&index);
+            index += 1;
+            if !draft.origin.is_some_and(|origin| rules.contains(&origin)) {
+                return true;
+            }
+            let is_relay = draft.path.is_none();
+            draft.then.clone_from(&refused);
+            !is_removed && !is_relay
+        });
+    }
+
+    /// Requests for a backend that cannot be are answered with 500, those of a share of a rule as well.
+    fn remove_backend(&mut self, name: &str, what: &str) {
+        self.backends.tables.remove(name);
+        self.drafts.retain_mut(|draft| {
+            if !draft.backends().any(|each| each == name) {
+                return true;
+            }
+            if let Some((route, _)) = draft.origin {
+                let what = format!("backend {name}: {what}");
+                self.routes[route].unresolved(Trouble::new("UnsupportedValue", what));
+            }
+            self.backends.has_refusals |= draft.path.is_some() && draft.then["backend"].is_array();
+            draft.without_backend(name, REFUSALS[0].0)
+        });
+    }
+
+    fn remove_listener(&mut self, engine: &str, what: &str) {
+        let all = self.gateways.all.iter_mut().flat_map(|gateway| &mut gateway.listeners);
+        for listener in all.filter(|listener| listener.engine == engine) {
+            listener.accepted.get_or_insert_with(|| Trouble::new("UnsupportedValue", what));
+        }
+        self.drafts.retain(|draft| draft.listener != engine);
+    }
+}
+
+pub(super) struct Text {
+    pub text: String,
+    /// Owners in the order of the lines.
+    owners: Vec<Owner>,
 }
 
 impl Text {
-    fn new(settings: &Settings, gateways: &Gateways<'_>, backends: &Backends<'_>, drafts: &[Draft]) -> Text {
+    pub fn new(settings: &Settings, parts: &Parts<'_, '_>) -> Text {
         let mut base = settings.base.clone();
         let mut own_routes = match base.remove("route") {
             Some(Value::Array(routes)) => routes,
             _ => Vec::new(),
         };
-        let mut tables: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+        let mut tables = listeners(settings, parts);
+        let used: BTreeSet<&str> = parts.drafts.iter().flat_map(Draft::backends).collect();
+        let backends = parts.backends.tables.iter().filter(|(name, _)| used.contains(name.as_str()));
+        tables.insert("backend", backends.map(|(name, table)| (name.clone(), table.clone())).collect());
+        let mut text = Text { text: "{".to_owned(), owners: vec![Owner::Nobody] };
+        let mut own_tables = BTreeMap::new();
         for section in ["listener", "tls", "backend"] {
             let own = base.remove(section).and_then(|value| value.as_object().cloned());
-            tables.insert(section, own.unwrap_or_default());
+            own_tables.insert(section, own.unwrap_or_default());
         }
-        listeners(settings, gateways, drafts, &mut tables);
-        let mut backend_tables = backends.tables.clone();
-        if backends.has_refusals {
-            let ports = [settings.refusals, settings.refusals + 1];
-            let bind = ports.map(|port| format!("127.0.0.1:{port}"));
-            tables.entry("listener").or_default().insert(REFUSING.into(), json!({ "bind": bind }));
-            for ((name, status), port) in REFUSALS.iter().zip(ports) {
-                backend_tables.insert((*name).into(), json!({ "servers": [format!("127.0.0.1:{port}")] }));
-                own_routes.push(json!({
-                    "name": name, "listener": REFUSING, "match": { "port": port }, "respond": { "status": status },
-                }));
-            }
+        if parts.backends.has_refusals {
+            refusals(settings, &mut own_tables, &mut own_routes);
         }
-        tables.entry("backend").or_default().extend(backend_tables);
-        let mut text = "{".to_owned();
-        let mut lines = 1;
-        let sections = base.iter().map(|(key, value)| (key.as_str(), value.clone()));
-        let filled = tables.into_iter().filter(|(_, table)| !table.is_empty());
-        for (key, value) in sections.chain(filled.map(|(key, table)| (key, Value::Object(table)))) {
-            text += &format!("\n{}:{value},", json!(key));
-            lines += 1;
+        for (key, value) in &base {
+            text.line(&format!("{}:{value},", json!(key)), Owner::Nobody);
         }
-        text += "\n\"route\":[";
-        lines += 1;
-        let first_route = lines + 1 + own_routes.len();
+        for (section, own) in own_tables {
+            text.section(section, own, tables.remove(section).unwrap_or_default());
+        }
+        text.line("\"route\":[", Owner::Nobody);
+        let mut comma = "";
+        for route in own_routes {
+            text.line(&format!("{comma}{route}"), Owner::Nobody);
+            comma = ",";
+        }
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for draft in drafts {
+        for (index, draft) in parts.drafts.iter().enumerate() {
             let count = counts.entry(&draft.name).or_default();
             *count += 1;
-            own_routes.push(match *count {
+            let value = match *count {
                 1 => draft.value(&draft.name),
                 count => draft.value(&format!("{}.{count}", draft.name)),
-            });
+            };
+            text.line(&format!("{comma}{value}"), Owner::Draft(index));
+            comma = ",";
         }
-        let written: Vec<String> = own_routes.iter().map(|route| format!("\n{route}")).collect();
-        text += &written.join(",");
-        text += "\n]\n}\n";
-        Text { text, first_route }
+        text.text += "\n]\n}\n";
+        text
+    }
+
+    fn line(&mut self, line: &str, owner: Owner) {
+        self.text.push('\n');
+        self.text += line;
+        self.owners.push(owner);
+    }
+
+    /// A section of named tables: those of the base first, so that ours is the one that there is no room for.
+    fn section(&mut self, section: &str, own: Map<String, Value>, ours: BTreeMap<String, Value>) {
+        if own.is_empty() && ours.is_empty() {
+            return;
+        }
+        self.line(&format!("{}:{{", json!(section)), Owner::Nobody);
+        let mut comma = "";
+        for (name, table) in &own {
+            self.line(&format!("{comma}{}:{table}", json!(name)), Owner::Nobody);
+            comma = ",";
+        }
+        for (name, table) in ours {
+            let line = format!("{comma}{}:{table}", json!(name));
+            comma = ",";
+            let owner = if section == "backend" { Owner::Backend(name) } else { Owner::Listener(name) };
+            self.line(&line, owner);
+        }
+        self.line("},", Owner::Nobody);
     }
 }
 
-/// Adds listeners of the engine, and their profiles of TLS.
-fn listeners(
-    settings: &Settings,
-    gateways: &Gateways<'_>,
-    drafts: &[Draft],
-    tables: &mut BTreeMap<&str, Map<String, Value>>,
-) {
-    for gateway in &gateways.all {
+/// Adds the listener of refusals, with its backends and routes.
+fn refusals(settings: &Settings, tables: &mut BTreeMap<&str, Map<String, Value>>, routes: &mut Vec<Value>) {
+    let ports = [settings.refusals, settings.refusals.saturating_add(1)];
+    let bind = ports.map(|port| format!("127.0.0.1:{port}"));
+    tables.entry("listener").or_default().insert(REFUSING.into(), json!({ "bind": bind }));
+    for ((name, status), port) in REFUSALS.iter().zip(ports) {
+        let table = json!({ "servers": [format!("127.0.0.1:{port}")] });
+        tables.entry("backend").or_default().insert((*name).into(), table);
+        routes.push(json!({
+            "name": name, "listener": REFUSING, "match": { "port": port }, "respond": { "status": status },
+        }));
+    }
+}
+
+/// Listeners of the engine, and their profiles of TLS.
+fn listeners(settings: &Settings, parts: &Parts<'_, '_>) -> BTreeMap<&'static str, BTreeMap<String, Value>> {
+    let mut tables: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
+    let led: BTreeSet<&str> = parts.drafts.iter().map(|draft| draft.listener.as_str()).collect();
+    for gateway in &parts.gateways.all {
         let Some(address) = &gateway.address else { continue };
         let mut profiles: BTreeMap<&str, (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
         for listener in gateway.listeners.iter().filter(|listener| gateway.is_served(listener)) {
             let Some(mode) = listener.mode else { continue };
             let is_relay = !matches!(mode, Mode::Http | Mode::Https);
             // A relay without a route has nowhere to lead, and is refused: connections are, instead.
-            if is_relay && drafts.iter().all(|draft| draft.listener != listener.engine) {
+            if is_relay && !led.contains(listener.engine.as_str()) {
                 continue;
             }
             let mut table = json!({ "bind": address.with(listener.spec.port) });
@@ -187,4 +337,5 @@ fn listeners(
             tables.entry("tls").or_default().insert(name.to_owned(), table);
         }
     }
+    tables
 }
