@@ -127,7 +127,8 @@ impl Controller {
     /// still go by it.
     async fn reconcile(&mut self, leads: &watch::Receiver<bool>) {
         let statuses = if std::mem::take(&mut self.is_stale) { self.translate() } else { Vec::new() };
-        let Some((config, files)) = &self.config else { return };
+        // Resources say why there is nothing to hand over, before engines have anything.
+        let Some((config, files)) = &self.config else { return self.write_all(statuses, leads).await };
         let said = self.engines.hand_over(config, files).await;
         let is_other = said != self.said;
         if is_other {
