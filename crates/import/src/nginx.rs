@@ -371,12 +371,19 @@ impl Reader<'_> {
     fn if_redirects(&mut self, place: &Place<'_>) {
         for each in place.server.inner() {
             let Some((name, back)) = if_redirect(each) else { continue };
-            let Some(action) = self.returned(back) else { continue };
-            let name = Some(name);
-            let is_own = |listen: &&Listen| listen.hosts.iter().any(|host| host.is_none() || *host == name);
-            let own = place.listens.iter().filter(is_own);
-            let listens: Vec<Listen> =
-                own.map(|listen| Listen { hosts: vec![name.clone()], ..listen.clone() }).collect();
+            let own = place.listens.iter().filter(|listen| listen.asked.contains(&name));
+            let hosts = vec![Some(name.clone())];
+            let listens: Vec<Listen> = own.map(|listen| Listen { hosts: hosts.clone(), ..listen.clone() }).collect();
+            if listens.is_empty() {
+                let fix = "no name of its server is known to be for this host, and nothing is made of it: remove it, or \
+                           write a route for the host";
+                self.plan.note(each.line, each.text(), fix);
+                continue;
+            }
+            let action = self.returned(back).unwrap_or_else(|| {
+                self.plan.note(each.line, each.text(), format!("its answer is not carried over; {CLOSED}"));
+                respond(403, "")
+            });
             self.add(&Place { listens: &listens, ..*place }, each.line, Path::Prefix("/".into()), &action);
         }
     }
@@ -593,5 +600,6 @@ fn if_redirect(each: &Directive) -> Option<(String, &Directive)> {
     let (variable, name) = inside.split_once('=')?;
     let is_host = each.name() == "if" && ["$host", "$http_host"].contains(&variable.trim());
     let [back] = each.inner() else { return None };
-    (is_host && back.name() == "return").then(|| Some((host(name.trim())?, back))).flatten()
+    let name = host(name.trim()).filter(|name| !name.starts_with("*."));
+    name.filter(|_| is_host && back.name() == "return").map(|name| (name, back))
 }

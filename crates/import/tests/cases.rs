@@ -71,6 +71,38 @@ fn what_guards_and_cannot_be_said_is_told_with_its_line() {
     assert_eq!(of(&open).expect("a note").notes.iter().map(|note| note.line).collect::<Vec<_>>(), [3]);
 }
 
+/// Routes of a host, and lines of the notes, that come of a text of nginx.
+fn routes_of(text: &str, host: &str) -> (Vec<String>, Vec<usize>) {
+    let imported = import(Language::Nginx, "nginx.conf", text).expect("a configuration");
+    let is_its = |route: &&str| route.contains(&format!("host = \"{host}\"\n"));
+    let routes = imported.text.split("[[route]]\n").skip(1).filter(is_its).map(|route| route.trim().to_owned());
+    (routes.collect(), imported.notes.iter().map(|note| note.line).collect())
+}
+
+#[test]
+fn a_condition_on_a_host_is_a_route_wherever_its_server_has_the_host() {
+    let server = |names: &str, answer: &str| {
+        format!(
+            "server {{\nlisten 80;\nserver_name {names};\nif ($host = x.a.test) {{ return {answer}; }}\n\
+                 location / {{ return 200; }} }}\n"
+        )
+    };
+    for names in ["*.a.test", ".a.test", "x.a.test", r"~^x\.a\.", "x.a.*", "_"] {
+        let (routes, _) = routes_of(&server(names, "403"), "x.a.test");
+        assert_eq!(routes.len(), 1, "{names}");
+        assert!(routes[0].contains("status = 403"), "{names}: {routes:?}");
+        let (routes, notes) = routes_of(&server(names, "301 $elsewhere"), "x.a.test");
+        assert!(routes[0].contains("status = 403") && notes.contains(&4), "{names}: {routes:?} {notes:?}");
+    }
+    let others = ["x.a.test", "*.x.a.test x.a.test", ".a.test"];
+    for (index, names) in others.iter().enumerate() {
+        let other = format!("{}server {{ listen 80; server_name {names}; return 204; }}", server("*.test", "403"));
+        let (routes, notes) = routes_of(&other, "x.a.test");
+        assert!(routes.iter().all(|route| route.contains("status = 204")), "{names}: {routes:?}");
+        assert_eq!((routes.len(), notes), (usize::from(index < 2), vec![4]), "{names}");
+    }
+}
+
 #[test]
 fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));

@@ -27,6 +27,8 @@ pub(super) struct Listen {
     pub(super) is_default: bool,
     /// Hosts that are the server's there; none for those that no name is for.
     pub(super) hosts: Vec<Option<String>>,
+    /// Hosts that conditions of the server ask for, and that no other server there has.
+    pub(super) asked: Vec<String>,
     /// Whether clients have other addresses for the server than for the listener.
     pub(super) is_apart: bool,
 }

@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::locations;
+use propylon_config::pattern::compile;
+
 use super::reader::{Listen, Reader, bind};
+use super::{if_redirect, locations};
 use crate::plan::quoted;
 use crate::words::Directive;
 
@@ -57,6 +59,7 @@ impl Reader<'_> {
         let both = all.filter(is_both).map(|each| bind(each.word(1))).filter(is_free).collect();
         let mut sites: Vec<Vec<Listen>> = servers.iter().map(|server| self.listens(server, &both)).collect();
         self.hosts(servers, &mut sites);
+        asked(servers, &mut sites);
         self.trusts(http, servers, &mut sites);
         sites
     }
@@ -274,6 +277,53 @@ fn defaults(servers: &[&Directive], sites: &[Vec<Listen>]) -> BTreeMap<String, (
         defaults.insert(listener, (index, true));
     }
     defaults
+}
+
+/// Gives each server the hosts that its conditions ask for, where requests for these come to it.
+fn asked(servers: &[&Directive], sites: &mut [Vec<Listen>]) {
+    let defaults = defaults(servers, sites);
+    for (index, server) in servers.iter().enumerate() {
+        let hosts: BTreeSet<String> = server.inner().iter().filter_map(if_redirect).map(|(host, _)| host).collect();
+        for at in 0..sites[index].len() {
+            let listener = sites[index][at].listener.clone();
+            let rank_at = |index: usize, host: &str| {
+                let own = sites[index].iter().find(|listen| listen.listener == listener)?;
+                rank(servers[index], own, host)
+            };
+            let owner = |host: &str| {
+                // The first of those that fit equally well has it.
+                let all = (0..servers.len()).rev().filter_map(|index| Some((rank_at(index, host)?, index)));
+                let best = all.max_by_key(|(rank, _)| *rank).map(|(_, index)| index);
+                best.or_else(|| defaults.get(&listener).map(|(index, _)| *index))
+            };
+            let own = hosts.iter().filter(|host| owner(host) == Some(index)).cloned().collect();
+            sites[index][at].asked = own;
+        }
+    }
+}
+
+/// Rank of the name of a server that fits a host best, as nginx chooses: by kind and length.
+fn rank(server: &Directive, listen: &Listen, host: &str) -> Option<(u8, usize)> {
+    let is_below = |suffix: &str| host.len() > suffix.len() && host.ends_with(suffix);
+    let of_host = |own: &String| match own.strip_prefix('*') {
+        Some(suffix) => is_below(suffix).then_some((2, suffix.len())),
+        None => (own == host).then_some((3, 0)),
+    };
+    let of_name = |name: &String| {
+        let prefix = name.strip_suffix('*').filter(|prefix| prefix.ends_with('.')).map(str::to_ascii_lowercase);
+        match (name.strip_prefix('~'), prefix) {
+            (Some(text), _) => {
+                let pattern = compile(&format!("(?i){text}")).ok()?;
+                pattern.is_match(host.as_bytes()).then_some((0, 0))
+            }
+            (None, Some(prefix)) => {
+                (host.len() > prefix.len() && host.starts_with(&prefix)).then_some((1, prefix.len()))
+            }
+            (None, None) => None,
+        }
+    };
+    let names = server.inner().iter().filter(|each| each.name() == "server_name").flat_map(Directive::arguments);
+    listen.hosts.iter().flatten().filter_map(of_host).chain(names.filter_map(of_name)).max()
 }
 
 /// Whether a server has no name that a request could ask for, and none by pattern.
