@@ -427,6 +427,7 @@ fn nobody_whom_nginx_refuses_gets_in_by_a_file_that_chance_has_made() {
         "/a/b/x",
         "/ab/",
         "/a.php",
+        "/a.php%0A",
         "/a/x.php",
         "/b/",
         "/b/a",

@@ -104,6 +104,28 @@ fn a_condition_on_a_host_is_a_route_wherever_its_server_has_the_host() {
 }
 
 #[test]
+fn a_guarded_pattern_of_an_end_refuses_a_newline_behind_it_first() {
+    let of = |locations: &str| {
+        let text = format!("server {{ listen 80; server_name a.test;\n{locations}\nlocation / {{ return 200; }} }}");
+        routes_of(&text, "a.test").0
+    };
+    let is_shut = |route: &str, pattern: &str| {
+        route.contains(&format!("path = {{ regex = \"{pattern}\" }}\n")) && route.contains("status = 403")
+    };
+    for guarded in [r"location ~ /\.(env|git)$ { deny all; }", r"location ~* /a(/|$) { return 404; }"] {
+        let routes = of(guarded);
+        assert!(routes.len() == 3 && is_shut(&routes[0], "%0A$"), "{guarded}: {routes:?}");
+    }
+    let inside = of(r"location ^~ /a/ { return 200; location ~ \.php$ { deny all; } }");
+    assert!(is_shut(&inside[0], "^/a/.*%0A$"), "{inside:?}");
+    for open in
+        [r"location ~ \.php$ { return 200; }", r"location ~ /\.ht { deny all; }", r"location ~ [$] { deny all; }"]
+    {
+        assert!(of(open).iter().all(|route| !route.contains("%0A")), "{open}");
+    }
+}
+
+#[test]
 fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);

@@ -46,8 +46,43 @@ pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mu
         }
         kept.push(each);
     }
+    let is_missed = |each: &&Directive| has_end(each) && is_guarded(each, &around);
+    if !is_pattern(block)
+        && let Some(line) = kept.iter().find(is_missed).map(|each| each.line)
+    {
+        kept.insert(0, newline(line));
+    }
     block.block = Some(kept);
     Ok(())
+}
+
+fn is_pattern(block: &Directive) -> bool {
+    block.name() == "location" && ["~", "~*"].contains(&block.word(1))
+}
+
+/// Whether a location by pattern, or one inside it, asks for the end of a path.
+fn has_end(location: &Directive) -> bool {
+    let mut rest = location.words.last().map_or("", String::as_str);
+    while is_pattern(location) && !rest.is_empty() {
+        let (token, after) = rest.split_at(token(rest));
+        if token == "$" {
+            return true;
+        }
+        rest = after;
+    }
+    is_pattern(location) && location.inner().iter().any(has_end)
+}
+
+/// A location that refuses paths with a newline at their end: in nginx `$` is in front of that as well, and what keeps
+/// requests out would not be found here.
+fn newline(line: usize) -> Directive {
+    let directive = |words: &str, block| {
+        let words = words.split(' ').map(str::to_owned).collect();
+        Directive { line, words, block }
+    };
+    let open = ["allow all", "auth_basic off", "auth_request off", "return 403"];
+    let block = open.iter().map(|words| directive(words, None)).collect();
+    directive("location ~ %0A$", Some(block))
 }
 
 const LOST: &str = "no pattern of Propylon says which paths it is for (there are no look-arounds, no back references \
@@ -90,6 +125,8 @@ fn pattern(text: &str, ignores_case: bool) -> Option<String> {
             ';' => return None,
             // A letter beside an escape is at no boundary, and may be at one beside what that stands for.
             '\\' if token == "\\b" || token == "\\B" => return None,
+            // Lines are those of what escapes stand for.
+            '(' if token.starts_with("(?") && !token.ends_with('>') && token.contains('m') => return None,
             '(' | ')' | '|' | '^' | '$' | '*' | '+' | '?' | '{' => out.push_str(token),
             '[' | '.' | '\\' => {
                 let class = bytes(&format!("{flags}{}", ascii(token)));
@@ -318,6 +355,7 @@ mod tests {
         assert_eq!(pattern(r"^/(.+\.php)(/.*)?$", false), Some(r"^/(.+\.php)(/.*)?$".into()));
         assert_eq!(pattern(r"^/[^/]+\.(js|css)$", true), Some(r"^/[^/]+\.(js|css)$".into()));
         assert_eq!((pattern("^/(?!x)", false), pattern(r"\bx", false), pattern("^/a;b", false)), (None, None, None));
+        assert_eq!((pattern("(?m)^/x", false), pattern("(?im:^/x)", false)), (None, None));
         assert_eq!((path("/my docs"), path("/a;b")), (Some("/my%20docs".into()), None));
     }
 }
