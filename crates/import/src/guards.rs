@@ -4,7 +4,7 @@
 //! most specific wins. So each route gets one beside it that answers in its place where a guard holds, and one more
 //! for whom the guard excepts. Where both together cannot be said, the route answers nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use propylon_config::pattern;
 
@@ -39,6 +39,10 @@ pub struct Guard {
     pub is_whole: bool,
 }
 
+/// Words for a guard that asks for a proof where a route cannot.
+pub const SHUT: &str = "some routes cannot ask for its proof, as where they ask for another: write one `auth` for both; \
+                        until then requests there are answered with its refusal";
+
 enum Meet {
     /// No request is in both.
     Apart,
@@ -54,12 +58,19 @@ pub struct Guarded<'g> {
     pub routes: Vec<Route>,
     /// Lines of the guards that hold for more than they did.
     pub wider: Vec<usize>,
+    /// Lines of the guards that ask for a proof where a route cannot: it answers nobody.
+    pub shut: BTreeSet<usize>,
 }
 
 impl<'g> Guarded<'g> {
+    /// Guards over no routes yet.
+    pub fn none(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>) -> Guarded<'g> {
+        Guarded { guards, tls, routes: Vec::new(), wider: Vec::new(), shut: BTreeSet::new() }
+    }
+
     /// Lays all guards over routes; redirects are for whoever comes. Lines of guards that hold for more are told once.
     pub fn over(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>, routes: Vec<Route>) -> Guarded<'g> {
-        let mut guarded = Guarded { guards, tls, routes: Vec::new(), wider: Vec::new() };
+        let mut guarded = Guarded::none(guards, tls);
         let all: Vec<usize> = (0..guards.len()).collect();
         for route in routes {
             match route.action {
@@ -127,7 +138,10 @@ impl<'g> Guarded<'g> {
             Some(proof) if route.changes.auth.is_none() && changes.then(proof).is_ok() => {
                 self.add(Route { changes, ..route }, others);
             }
-            _ => self.routes.push(closed(route, guard)),
+            proof => {
+                self.shut.extend(proof.as_ref().map(|_| guard.line));
+                self.routes.push(closed(route, guard));
+            }
         }
     }
 

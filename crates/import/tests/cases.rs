@@ -126,6 +126,25 @@ fn a_guarded_pattern_of_an_end_refuses_a_newline_behind_it_first() {
 }
 
 #[test]
+fn a_second_proof_that_closes_a_route_is_told_with_its_line() {
+    let lists = "defaults\n mode http\nuserlist a\n user ann password $6$s$h\nuserlist b\n user bob password $6$s$i\n\
+                 frontend web\n bind :80\n";
+    let backend = "default_backend app\nbackend app\n server s 10.0.0.1:80\n";
+    let of = |rules: &str| {
+        let text = format!("{lists}{rules} {backend}");
+        let imported = import(Language::Haproxy, "haproxy.cfg", &text).expect("a configuration");
+        let notes: Vec<usize> = imported.notes.iter().map(|note| note.line).collect();
+        (imported.text.contains("[backend.app]") && imported.text.contains("auth = "), notes)
+    };
+    let one = " http-request auth unless { http_auth(a) }\n";
+    assert_eq!(of(one), (true, vec![]));
+    assert_eq!(of(&format!("{one} http-request auth if {{ path_beg /x }} !{{ http_auth(b) }}\n")), (true, vec![10]));
+    // All of its requests are refused, so that no route leads to the backend in line 11.
+    assert_eq!(of(" http-request deny if !{ http_auth(a) } !{ http_auth(b) }\n").1, [9, 11]);
+    assert_eq!(of(" http-request auth unless { http_auth(a) } or { http_auth(b) }\n").1, [9, 11]);
+}
+
+#[test]
 fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::matchers::{Matched, all_joined, below, path, tested};
 use super::{Reader, Site};
 use crate::changes::Changes;
-use crate::guards::{Guard, Guarded};
+use crate::guards::{Guard, Guarded, SHUT};
 use crate::plan::{Action, CLOSED, Path, Route, respond};
 use crate::terms::Term;
 use crate::words::Directive;
@@ -17,10 +17,11 @@ impl Reader<'_> {
         let routes = self.plan.routes.split_off(first);
         let tls: BTreeMap<String, bool> =
             self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
-        let Guarded { routes, wider, .. } = Guarded::over(guards, &tls, routes);
+        let Guarded { routes, wider, shut, .. } = Guarded::over(guards, &tls, routes);
         for line in wider {
             self.plan.note(line, "a rule that keeps requests out", WIDER);
         }
+        shut.iter().for_each(|line| self.plan.note(*line, "a rule that asks who comes", SHUT));
         let notes = self.plan.notes.len();
         routes.into_iter().for_each(|route| self.plan.route(route));
         // Requests that no other route is for are kept out as well.
@@ -147,8 +148,7 @@ fn in_other_cases(route: &Route) -> Option<Path> {
     let (action, root) = (respond(403, ""), Path::Prefix("/".into()));
     let guard = Guard { line: 0, from: 0, of, except: Vec::new(), action, proof: None, is_whole: true };
     let tls = BTreeMap::new();
-    let mut guarded =
-        Guarded { guards: std::slice::from_ref(&guard), tls: &tls, routes: Vec::new(), wider: Vec::new() };
+    let mut guarded = Guarded::none(std::slice::from_ref(&guard), &tls);
     if matches!(route.path, Path::Regex(_)) || route.path == root {
         return None;
     }

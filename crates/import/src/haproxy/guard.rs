@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::frontend::{Frontend, returned};
 use super::lines::{Line, holding, is_guard, refusal};
 use crate::changes::Changes;
-use crate::guards::{Guard, Guarded};
+use crate::guards::{Guard, Guarded, SHUT};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
 use crate::terms::Term;
 
@@ -71,12 +71,13 @@ impl Frontend<'_> {
             guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
         }
         let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
-        let Guarded { routes, wider, .. } = Guarded::over(&guards, &tls, routes);
+        let Guarded { routes, wider, shut, .. } = Guarded::over(&guards, &tls, routes);
         for line in wider {
             if !self.plan.notes.iter().any(|note| note.line == line) {
                 self.plan.note(line, "a rule that keeps requests out", WIDER);
             }
         }
+        shut.iter().for_each(|line| self.plan.note(*line, "a rule that asks who comes", SHUT));
         // Clients that a guard excepts may have a route by now.
         let notes = self.plan.notes.len();
         routes.into_iter().for_each(|route| self.plan.route(route));
@@ -124,7 +125,11 @@ impl Frontend<'_> {
                 parts.filter_map(|part| self.kept_out(part, line, &mut is_wider)).collect()
             }
         };
-        if is_auth && parts.iter().any(|part| part.proof().is_none()) {
+        if parts.iter().any(|part| part.proofs.len() > 1) {
+            let fix =
+                format!("a route asks for one file of users: write one with the users of all its lists; {CLOSED}");
+            self.plan.note(line.number, line.text(), fix);
+        } else if is_auth && parts.iter().any(|part| part.proof().is_none()) {
             let fix =
                 format!("its users are not carried over: write `auth = {{ basic = ... }}` in the routes; {CLOSED}");
             self.plan.note(line.number, line.text(), fix);
