@@ -297,6 +297,40 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
 }
 
 #[test]
+fn an_import_makes_all_of_its_files_or_none_and_has_told_all_before() {
+    let scratch = Scratch::new();
+    let text = format!(
+        "defaults\n mode http\nuserlist a\n user ann password {hash}\n user bob insecure-password x\nuserlist b\n \
+         user eve password {hash}\nfrontend front\n bind {PLACE}\n http-request auth if {{ path_beg /a/ }} \
+         !{{ http_auth(a) }}\n http-request auth if {{ path_beg /b/ }} !{{ http_auth(b) }}\n default_backend app\n\
+         backend app\n server s 127.0.0.1:1\n",
+        hash = hash()
+    );
+    let file = scratch.write("haproxy.cfg", text);
+    let (out, one, other) = (scratch.join("out.toml"), scratch.join("users-a"), scratch.join("users-b"));
+    let import = || {
+        let mut command = Command::new(binaries::propylon());
+        command.arg("import").arg(&file).arg("-o").arg(&out);
+        run(command, b"", Duration::from_secs(60))
+    };
+    scratch.write("users-b", "mallory:x\n");
+    let said = import();
+    assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
+    assert!(said.stderr.contains("user bob; its password is none"), "{}", said.stderr);
+    assert!(said.stderr.contains("users-b: it cannot be written"), "{}", said.stderr);
+    assert!(!out.exists() && !one.exists() && other.exists(), "{}", said.stderr);
+    // The same users stay, and a configuration that is there already takes none with it.
+    scratch.write("users-b", format!("eve:{}\n", hash()));
+    scratch.write("out.toml", "");
+    assert_eq!(import().status.code(), Some(1));
+    assert!(!one.exists() && other.exists());
+    std::fs::remove_file(&out).expect("the file is there");
+    let said = import();
+    assert_eq!(said.status.code(), Some(3), "{}", said.stderr);
+    assert!(out.exists() && one.exists() && said.stderr.contains("with the same users"), "{}", said.stderr);
+}
+
+#[test]
 fn an_imported_caddyfile_asks_the_service_and_runs_scripts() {
     let (app, gate, php, scratch) = (app(), gate(), php(), Scratch::new());
     let caddyfile = format!(

@@ -48,10 +48,16 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         language.ok_or_else(|| format!("{name}: nothing tells its language; add --from haproxy, nginx or caddy"))?;
     let told = |note: &Note| format!("{name}:{}: {}; {}", note.line, note.what, note.fix);
     let imported = import(language, &name, &text).map_err(|note| told(&note))?;
-    write(arguments.output.as_deref(), &imported.text)?;
-    beside(arguments.output.as_deref(), &imported.files)?;
     for note in &imported.notes {
         eprintln!("{}", told(note));
+    }
+    let mut made = Vec::new();
+    // A configuration never names users of another import: it is written when their files are there.
+    let written = beside(arguments.output.as_deref(), &imported.files, &mut made)
+        .and_then(|()| write(arguments.output.as_deref(), &imported.text, &mut made));
+    if let Err(error) = written {
+        made.iter().for_each(|path| drop(fs::remove_file(path)));
+        return Err(error);
     }
     let shown = arguments.output.as_ref().map_or("standard output".to_owned(), |path| path.display().to_string());
     // Relative paths are judged where the file will be.
@@ -85,27 +91,42 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
 
-/// Writes the files that the configuration names beside it, for their owner to read.
-fn beside(output: Option<&Path>, files: &BTreeMap<String, String>) -> Result<(), String> {
+/// Writes the files that the configuration names beside it, for their owner to read. One that has the same text stays.
+fn beside(output: Option<&Path>, files: &BTreeMap<String, String>, made: &mut Vec<PathBuf>) -> Result<(), String> {
     for (name, text) in files {
         let Some(output) = output else {
             eprintln!("{name}: this file of users is written beside the configuration that -o names");
             continue;
         };
         let path = output.with_file_name(name);
-        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(|error| format!("{}: it cannot be written: {error}", path.display()))?;
-        eprintln!("{}: its users are of the file's own lists, with their hashes", path.display());
+        match is_same(&path, text) {
+            true => eprintln!("{}: it is there already, with the same users", path.display()),
+            false => {
+                create(&path, 0o600, text, made)?;
+                eprintln!("{}: its users are of the file's own lists, with their hashes", path.display());
+            }
+        }
     }
     Ok(())
 }
 
-fn write(path: Option<&Path>, text: &str) -> Result<(), String> {
-    let Some(path) = path else {
-        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"));
-    };
-    let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| format!("{}: it cannot be written: {error}", path.display()))
+/// Whether a file is there already with this text.
+fn is_same(path: &Path, text: &str) -> bool {
+    let has_length = |found: fs::Metadata| found.is_file() && found.len() == text.len() as u64;
+    fs::metadata(path).is_ok_and(has_length) && fs::read(path).is_ok_and(|found| found == text.as_bytes())
+}
+
+fn write(path: Option<&Path>, text: &str, made: &mut Vec<PathBuf>) -> Result<(), String> {
+    match path {
+        Some(path) => create(path, 0o666, text, made),
+        None => std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}")),
+    }
+}
+
+/// Makes a file, which is not there yet.
+fn create(path: &Path, mode: u32, text: &str, made: &mut Vec<PathBuf>) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: it cannot be written: {error}", path.display());
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(told)?;
+    made.push(path.to_owned());
+    file.write_all(text.as_bytes()).map_err(told)
 }
