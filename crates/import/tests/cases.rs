@@ -126,6 +126,20 @@ fn a_guarded_pattern_of_an_end_refuses_a_newline_behind_it_first() {
 }
 
 #[test]
+fn the_kind_of_a_location_needs_no_space_behind_it() {
+    let of = |kind: &str, path: &str| {
+        let text = "server { listen 80; location KIND { deny all; } location / { return 200; } }";
+        let spaced = import(Language::Nginx, "nginx.conf", &text.replace("KIND", &format!("{kind} {path}")));
+        let joined = import(Language::Nginx, "nginx.conf", &text.replace("KIND", &format!("{kind}{path}")));
+        (spaced.expect("a configuration").text, joined.expect("a configuration").text)
+    };
+    for (kind, path) in [("=", "/admin"), ("~", r"\.php$"), ("~*", r"\.php$"), ("^~", "/x"), ("~", "^/x"), ("=", "/")] {
+        let (spaced, joined) = of(kind, path);
+        assert_eq!(spaced, joined, "{kind}{path}");
+    }
+}
+
+#[test]
 fn a_second_proof_that_closes_a_route_is_told_with_its_line() {
     let lists = "defaults\n mode http\nuserlist a\n user ann password $6$s$h\nuserlist b\n user bob password $6$s$i\n\
                  frontend web\n bind :80\n";

@@ -5,6 +5,7 @@ use propylon_config::pattern::compile;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 use super::access::guard_text;
+use super::reader::split_kind;
 use crate::guards::parse;
 use crate::plan::Note;
 use crate::words::Directive;
@@ -27,6 +28,7 @@ pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mu
             continue;
         }
         if each.name() == "location" {
+            split_kind(&mut each.words);
             let said = match (each.word(1), each.words.last()) {
                 (kind @ ("~" | "~*"), Some(text)) => pattern(text, kind == "~*"),
                 (_, Some(text)) => path(text),

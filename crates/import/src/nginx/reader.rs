@@ -49,6 +49,17 @@ pub(super) fn bind(address: &str) -> String {
     }
 }
 
+/// Splits what says the kind of a location from its path, which may follow without a space.
+pub(super) fn split_kind(words: &mut Vec<String>) {
+    let [_, text] = words.as_slice() else { return };
+    let kind = ["=", "^~", "~*", "~"].into_iter().find(|kind| text.starts_with(kind) && text.len() > kind.len());
+    if let Some(kind) = kind {
+        let path = text[kind.len()..].to_owned();
+        words.truncate(1);
+        words.extend([kind.to_owned(), path]);
+    }
+}
+
 pub(super) fn location_path(arguments: &[String]) -> Option<Path> {
     match arguments {
         [path] if path.starts_with('@') => None,
