@@ -182,7 +182,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let name = thread::current().name().unwrap_or("without a name").to_owned();
     let (time, text) = (SystemTime::now(), format!("thread '{name}' {panic}"));
     write_line(&line("error", &text));
-    // Whoever panics may hold the lines.
+    // The thread that panics may hold the lines.
     if let Ok(mut kept) = RECENT.try_lock() {
         push(&mut kept, Recent { time, level: LEVELS[0], text });
     }
