@@ -192,7 +192,7 @@ fn is_served(address: SocketAddr, name: &str, root: &Path, kind: &str) {
 fn keys_of_accounts_and_orders_are_in_the_key_process_and_its_folder_alone() {
     const KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
     let place = Place::new();
-    let pebble = Pebble::start(Options { external: Some(KEY), rejects: 15, ..place.options() });
+    let pebble = Pebble::start(Options { external: Some(KEY), rejects: 5, ..place.options() });
     let external = place.state.write("external", format!("{KEY}\n"));
     let acme = format!("contact = \"mailto:a@b.test\"\nexternal_account = {{ id = \"kid-1\", key = {external:?} }}");
     let both = "{ acme = \"test\", names = [\"Shop.test\", \"www.shop.test\"], key_types = [\"ecdsa\", \"rsa\"] }";
