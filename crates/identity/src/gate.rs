@@ -378,13 +378,19 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, ()> {
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// Values of a parameter in a query with its `?`.
+/// Values of a parameter in a query with its `?`, however its name is spelled: servers read names without their escapes.
 fn values_of<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let query = query.strip_prefix(b"?").unwrap_or(query);
-    query.split(|byte| *byte == b'&').filter_map(move |pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+    query.split(|byte| *byte == b'&').filter_map(move |pair| {
+        let mut parts = pair.splitn(2, |byte| *byte == b'=');
+        let spelled = parts.next().unwrap_or_default();
+        let is_it = spelled == name
+            || spelled.iter().any(|byte| matches!(byte, b'%' | b'+')) && decoded_parameter(spelled) == name;
+        is_it.then(|| parts.next().unwrap_or_default())
+    })
 }
 
-/// A parameter's value without escapes (WHATWG URL §5.1). What is no escape stands for itself.
+/// A parameter's name or value without escapes (WHATWG URL §5.1). What is no escape stands for itself.
 fn decoded_parameter(value: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16).map(|digit| digit as u8);
     let (mut decoded, mut at) = (Vec::with_capacity(value.len()), 0);

@@ -75,17 +75,20 @@ fn a_password_is_what_follows_the_first_colon_in_the_one_field() {
 #[test]
 fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelled() {
     let gate = gate(Asked::KeyInQuery { parameter: "key".into(), keys: keys() });
-    for target in ["/?key=abc", "/x?a=1&key=%61b%63&b", "/?keys=x&key=abc"] {
+    for target in ["/?key=abc", "/x?a=1&key=%61b%63&b", "/?keys=x&key=abc", "/?%6bey=abc", "/?ke%7A=1&k%65y=abc"] {
         assert!(look(&gate, target, "").is_ok(), "{target}");
     }
     for (target, fault) in [
         ("/", Fault::CredentialsMissing),
         ("/?keys=abc", Fault::CredentialsMissing),
-        ("/?key", Fault::CredentialsMissing),
+        ("/?%6beys=abc", Fault::CredentialsMissing),
+        ("/?key", Fault::CredentialsRefused),
         ("/?key=", Fault::CredentialsRefused),
         ("/?key=ab", Fault::CredentialsRefused),
         ("/?key=%6", Fault::CredentialsRefused),
         ("/?key=abc&key=abc", Fault::CredentialsRefused),
+        ("/?key=abc&%6bey=x", Fault::CredentialsRefused),
+        ("/?k%65y&key=abc", Fault::CredentialsRefused),
     ] {
         assert_eq!(look(&gate, target, ""), Err(fault), "{target}");
     }
