@@ -33,6 +33,9 @@ impl Rewrite {
         *added = added.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat();
         if self.encoding.is_some() {
             response.forget_length();
+        } else if response.status == 304 {
+            // A 200 to the same request may have been compressed, and no other length may be told (RFC 9110 §8.6).
+            response.withhold_length();
         }
         out
     }
@@ -129,6 +132,19 @@ mod tests {
         assert_eq!(rewritten("ETag: x\r\n", CODED), format!("Content-Encoding: gzip\r\n{tail}"));
         let not_modified = Rewrite { encoding: None, weakens: true, varies: false };
         assert_eq!(rewritten("ETag: \"x\"\r\n", not_modified), format!("ETag: W/\"x\"\r\n{tail}"));
+    }
+
+    #[test]
+    fn a_304_does_not_tell_the_length_of_a_body_that_may_be_compressed() {
+        for (status, expected) in [(304, None), (200, Some(9))] {
+            let text = format!("HTTP/1.1 {status} X\r\nContent-Length: 9\r\n\r\n");
+            let mut head = ResponseHead::default();
+            let limits = Limits { head_bytes: 4096, headers: 20 };
+            parse_response(text.as_bytes(), Asked { method: Method::Get, upgrade: None }, &limits, &mut head).unwrap();
+            let as_it_is = Rewrite { encoding: None, weakens: false, varies: false };
+            as_it_is.apply(&mut head, text.as_bytes(), &mut Vec::new());
+            assert_eq!(head.stated_length(), expected, "{status}");
+        }
     }
 
     #[test]

@@ -45,6 +45,13 @@ impl ResponseHead {
         (self.content_length, self.chunked) = (None, true);
     }
 
+    /// Says nothing more of the length of a body that does not follow; others are as they were.
+    pub fn withhold_length(&mut self) {
+        if self.body == ResponseBody::None {
+            self.content_length = None;
+        }
+    }
+
     /// Length of the body as it is stated, whether or not a body follows.
     pub fn stated_length(&self) -> Option<u64> {
         self.content_length
