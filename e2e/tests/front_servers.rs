@@ -477,6 +477,47 @@ fn a_server_of_http_1_0_is_asked_in_its_own_words_over_all_protocols() {
 }
 
 #[test]
+fn no_step_of_a_route_brings_chunks_to_a_server_of_http_1_0() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(request) = peer.read_request() {
+            let length = request.len();
+            peer.send(format!("HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: {length}\r\n\r\n"));
+            peer.send(request);
+        }
+    });
+    let other = Origin::scripted(|peer| {
+        while peer.read_request().is_some() {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let dead = free_port();
+    let address = origin.address();
+    let config = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nforwarded = \"remove\"\n\
+         [backend.old]\nservers = [\"{address}\"]\nprotocol = \"http1.0\"\n\
+         [backend.other]\nservers = [\"{}\"]\n[backend.dead]\nservers = [\"127.0.0.1:{dead}\"]\n\
+         [[route]]\npath = \"/pace\"\nbackend = \"old\"\nthrottle = {{ upload = \"4MiB\" }}\n\
+         [[route]]\npath = \"/both\"\nbackend = \"old\"\nthrottle = {{ upload = \"4MiB\" }}\n\
+         mirror = {{ backend = \"other\" }}\n\
+         [[route]]\npath = \"/held\"\nbackend = \"dead\"\nfallback = \"old\"\nbuffer = {{ request = {{ disk = 0 }} }}\n\
+         mirror = {{ backend = \"other\" }}\n",
+        other.address()
+    );
+    let engine = Engine::start(&config);
+    for path in ["/pace", "/both", "/held"] {
+        for version in ["--http1.1", "--http2-prior-knowledge"] {
+            let url = format!("{}{path}", engine.url("plain"));
+            let mut command = Command::new("curl");
+            command.args(["-sS", version, "-T", "-", "-A", "", "-H", "Accept:", &url]);
+            let said = run(command, b"streamed", Duration::from_secs(20)).ok().text();
+            assert!(said.starts_with(&format!("PUT {path} HTTP/1.0\r\n")), "{version} {path}: {said}");
+            assert!(said.ends_with("\r\n\r\nstreamed"), "{version} {path}: {said}");
+            assert!(said.contains("Content-Length: 8\r\n") && !said.contains("chunked"), "{version} {path}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_body_that_is_too_long_to_be_kept_needs_a_length_and_a_bad_one_is_refused() {
     let origin = Origin::always("HTTP/1.0 200 OK\r\n\r\n");
     let engine = Engine::start(&with(

@@ -38,7 +38,7 @@ pub async fn prepare(client: &mut ClientSide<'_>, request: &mut Request, upload:
     if request.head.body != RequestBody::Chunked || upload.kept().is_some() {
         return Ok(());
     }
-    if let Upload::Held(_) = upload {
+    if upload.is_held() {
         // All of it has a length; some of it was more than the engine had room for.
         let length = upload.held_length().ok_or(Refusal::Unfit(Fault::LengthRequired))?;
         request.head.body = RequestBody::Length(length);

@@ -777,12 +777,7 @@ fn open(
     let permit = match server_stream {
         UpstreamStream::Connection(connection) => {
             if let ClientSide::Http2(stream) = client {
-                request.head.body = match upload {
-                    Upload::Stream { kept, .. } => stream.framing(request.head.body, kept.as_deref()),
-                    Upload::LimitedStream { .. } => stream.framing(request.head.body, None),
-                    Upload::Copied(copied) => copied.framing(stream, request.head.body),
-                    _ => request.head.body,
-                };
+                request.head.body = upload.framing(stream, request.head.body);
             }
             let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);
@@ -791,14 +786,11 @@ fn open(
         }
         UpstreamStream::Stream(permit) => permit,
         UpstreamStream::FastCgi(connection) => {
-            request.head.body = match (&mut *client, &**upload) {
+            request.head.body = match (&mut *client, upload.held_length()) {
                 // Trailers are nothing to this server.
-                (_, Upload::Held(_)) => upload.held_length().map_or(request.head.body, RequestBody::Length),
-                (_, Upload::Copied(copied)) if let Some(length) = copied.upload.held_length() => {
-                    RequestBody::Length(length)
-                }
-                (ClientSide::Http2(stream), _) => stream.framing(request.head.body, upload.kept()),
-                (ClientSide::Http1(_), _) => request.head.body,
+                (_, Some(length)) => RequestBody::Length(length),
+                (ClientSide::Http2(stream), None) => upload.framing(stream, request.head.body),
+                (ClientSide::Http1(_), None) => request.head.body,
             };
             let opening = fastcgi::opening(client, request, snapshot, backend, &mut scratch);
             // A client that was told to send its body is not told again.

@@ -11,6 +11,7 @@ use propylon_net::timers::Timers;
 use super::copied::Copied;
 use super::held::{HeldUpload, held_by};
 use super::throttle::{Paced, Pacer};
+use crate::client::h2_stream::Stream;
 use crate::request::Request;
 
 /// The request body, from the client to the server.
@@ -152,6 +153,17 @@ impl Upload {
         }
     }
 
+    /// Framing for a server of HTTP/1 of a body that comes by this stream: see [`Stream::framing`].
+    pub fn framing(&self, stream: &Stream, body: RequestBody) -> RequestBody {
+        match self {
+            Upload::Stream { kept, .. } => stream.framing(body, kept.as_deref()),
+            Upload::LimitedStream { .. } => stream.framing(body, None),
+            Upload::Paced(paced) => paced.upload.framing(stream, body),
+            Upload::Copied(copied) => copied.upload.framing(stream, body),
+            Upload::Held(_) | Upload::Whole(_) | Upload::Length { .. } | Upload::Chunked { .. } => body,
+        }
+    }
+
     /// Drops the copy: the bytes are elsewhere.
     pub fn forget_kept(&mut self) {
         match self {
@@ -164,7 +176,20 @@ impl Upload {
 
     /// Length of a body that is held whole: a server that takes no chunks can be told of it.
     pub fn held_length(&self) -> Option<u64> {
-        if let Upload::Held(held) = self { held.borrow().length() } else { None }
+        match self {
+            Upload::Held(held) => held.borrow().length(),
+            Upload::Copied(copied) => copied.upload.held_length(),
+            _ => None,
+        }
+    }
+
+    /// Whether it was read before a server was asked, all of it or some.
+    pub fn is_held(&self) -> bool {
+        match self {
+            Upload::Held(_) => true,
+            Upload::Copied(copied) => copied.upload.is_held(),
+            _ => false,
+        }
     }
 
     /// Begins a body that is held anew, for another attempt.

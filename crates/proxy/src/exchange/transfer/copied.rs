@@ -9,7 +9,6 @@ use propylon_http::h1::RequestBody;
 
 use super::body::Upload;
 use super::downstream::{Piece, decoded};
-use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
 use crate::copies::Passing;
 use crate::request::Request;
@@ -18,17 +17,6 @@ use crate::request::Request;
 pub struct Copied {
     pub upload: Upload,
     passing: Rc<RefCell<Passing>>,
-}
-
-impl Copied {
-    /// As [`Stream::framing`], where the body comes by the stream.
-    pub fn framing(&self, stream: &Stream, body: RequestBody) -> RequestBody {
-        match &self.upload {
-            Upload::Stream { kept, .. } => stream.framing(body, kept.as_deref()),
-            Upload::LimitedStream { .. } => stream.framing(body, None),
-            _ => body,
-        }
-    }
 }
 
 impl Upload {
