@@ -15,10 +15,11 @@ use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, FactCondition, Forwarded,
     HedgeAfter, HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Percentile,
-    Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextTest, TlsFact, TlsGroup,
-    TlsProfile, TlsSuite,
+    Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextCondition, TextTest, TlsFact,
+    TlsGroup, TlsProfile, TlsSuite,
 };
 use crate::report::Report;
+use crate::schema::limits::is_claim;
 use crate::wording::shown;
 
 /// Reports what clashes, what is unused and what cannot be reached.
@@ -667,7 +668,10 @@ fn buffers(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         for (key, bounds) in all.into_iter().filter_map(|(key, bounds)| Some((key, bounds?))) {
             if bounds.disk > 0 && config.process.buffers.folder.is_none() {
                 let what = format!("`buffer.{key}` goes to files, and [process] has no `temp_dir` for them");
-                let fix = "add temp_dir = \"/var/lib/propylon/bodies\" to [process], or disk = 0 for memory alone";
+                let fix = format!(
+                    "add temp_dir = \"/var/lib/propylon/bodies\" to [process], or write `{key} = {{ disk = 0 }}` for \
+                     memory alone"
+                );
                 report.error(draft.span, what, fix);
                 break;
             }
@@ -743,6 +747,12 @@ fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) 
             let what = never(&format!("its listeners agree on no {thing} that fits"));
             let fix = "change `policy` of the [tls.NAME] of its listener, or remove the condition";
             report.error(draft.span, what, fix);
+        }
+        let is_never_there = |each: &&TextCondition| !is_met_by_absence(&each.test) && is_claim(&each.name);
+        if let Some(each) = conditions.header.iter().find(is_never_there) {
+            let what = never(&format!("{} of clients goes to no server, and conditions do not see it", each.name));
+            let fix = "use `match.source`, which goes by X-Forwarded-For of `trusted_proxies`, or remove the condition";
+            report.warning(draft.span, what, fix);
         }
         let ports: Vec<u16> = reached(config, &draft.route)
             .flat_map(|(_, listener)| &listener.bind)

@@ -252,7 +252,7 @@ fn named_part(report: &Report<'_>, node: &Node<'_>) -> Option<LimitKey> {
 }
 
 /// Fields by which clients say who they are, and that no server gets as they came.
-fn is_claim(name: &str) -> bool {
+pub(crate) fn is_claim(name: &str) -> bool {
     name.starts_with("x-forwarded-") || ["forwarded", "x-real-ip", "client-cert", "client-cert-chain"].contains(&name)
 }
 
