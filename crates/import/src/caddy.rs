@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use fields::CHANGES;
 use guard::denies;
-use matchers::{Matched, host_is_within};
+use matchers::{Matched, host_is_within, merged};
 use moved::has_guards;
 
 use crate::changes::Changes;
@@ -524,8 +524,10 @@ impl Reader<'_> {
 /// Named matchers of a block, which are known inside it alone.
 fn named(block: &[Directive]) -> impl Iterator<Item = (String, Vec<Directive>)> {
     block.iter().filter(|each| each.name().starts_with('@')).map(|each| {
-        let alone = || vec![Directive { line: each.line, words: each.arguments().to_vec(), block: None }];
-        (each.name().to_owned(), each.block.clone().unwrap_or_else(alone))
+        // A test on the matcher's own line has the block, if there is one: `@name not { ... }`.
+        let alone = || vec![Directive { line: each.line, words: each.arguments().to_vec(), block: each.block.clone() }];
+        let inner = each.block.as_deref().filter(|_| each.arguments().is_empty());
+        (each.name().to_owned(), inner.map_or_else(alone, merged))
     })
 }
 

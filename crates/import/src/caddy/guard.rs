@@ -90,7 +90,12 @@ impl Reader<'_> {
                         Err(()) => is_wider = true,
                     }
                 }
+                // It may let in as well as keep out: nobody comes in by it.
+                Err(_) if is_expression(&test) => (is_known, is_wider) = (true, true),
                 Err(_) => is_wider = true,
+            }
+            if test.name() == "query" {
+                self.plan.note(each.line, each.text(), FIRST);
             }
         }
         let proof = if each.name() == "forward_auth" { self.asked(each) } else { None };
@@ -158,6 +163,15 @@ fn in_other_cases(route: &Route) -> Option<Path> {
 
 /// Words for a guard that holds for more than it did.
 const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for";
+
+/// Words for a guard that goes by parameters of the query.
+const FIRST: &str = "of several parameters of one name Caddy looks at all, and a route at the first: who may come in \
+                     should not hang on it";
+
+/// Whether a test is one in Caddy's language of expressions.
+fn is_expression(test: &Directive) -> bool {
+    test.name() == "expression" || test.name().contains(['(', '{', ' '])
+}
 
 /// Whether a directive keeps requests out.
 pub(super) fn denies(each: &Directive) -> bool {

@@ -1,6 +1,7 @@
 //! Matchers of Caddy.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use propylon_config::pattern;
 
@@ -80,6 +81,10 @@ pub(super) fn host_is_within(host: &str, pattern: &str) -> bool {
 /// A path of a matcher: `/api/*` is a prefix, `/x` that path, `*.php` an ending.
 pub(super) fn path(word: &str) -> Path {
     match word.strip_suffix('*') {
+        // A last segment of dots is none in a route, and the beginning of one here.
+        Some(prefix) if ["/.", "/.."].iter().any(|dots| prefix.ends_with(dots)) && !prefix.contains('*') => {
+            Path::Regex(format!("(?i)^{}", escaped(prefix)))
+        }
         Some(prefix) if !prefix.contains('*') && prefix.starts_with('/') => Path::Prefix(prefix.to_owned()),
         None if !word.contains('*') => Path::Exact(word.to_owned()),
         _ => {
@@ -159,7 +164,7 @@ const ENDING: &str = "(?i)^.*";
 /// Alternatives of a named matcher; else which of its tests has none.
 pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
     let mut all = vec![Matched::all()];
-    for test in tests {
+    for test in &merged(tests) {
         let arguments = test.arguments();
         let each = |make: &dyn Fn(&String) -> Matched| arguments.iter().map(make).collect::<Vec<Matched>>();
         let own = match test.name() {
@@ -173,21 +178,23 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
             "remote_ip" | "client_ip" if !arguments.iter().any(|word| word == "forwarded") => {
                 let networks = arguments.iter().flat_map(|word| match word.as_str() {
                     "private_ranges" => {
-                        ["192.168.0.0/16", "172.16.0.0/12", "10.0.0.0/8", "127.0.0.1/8", "fd00::/8", "::1"]
+                        ["192.168.0.0/16", "172.16.0.0/12", "10.0.0.0/8", "127.0.0.0/8", "fd00::/8", "::1"]
                             .map(str::to_owned)
                             .to_vec()
                     }
-                    word => vec![word.to_owned()],
+                    word => vec![network(word)],
                 });
                 vec![Matched::all().with("source", "", one_or_list(&networks.collect::<Vec<String>>()))]
             }
-            "header" if !test.word(1).starts_with('!') => {
-                vec![Matched::all().with("header", test.word(1), text_test(test.word(2)))]
-            }
-            "query" => each(&|word| {
-                let (name, value) = word.split_once('=').unwrap_or((word, "*"));
-                Matched::all().with("query", name, text_test(value))
-            }),
+            "header" => match test.word(1).strip_prefix('!') {
+                Some(name) => vec![Matched::all().with("header", name, "{ present = false }".into())],
+                None => {
+                    let values = arguments.get(1..).filter(|values| !values.is_empty());
+                    let all = values.map_or_else(|| vec![String::new()], <[String]>::to_vec);
+                    all.iter().map(|value| Matched::all().with("header", test.word(1), text_test(value))).collect()
+                }
+            },
+            "query" => parameters(arguments).map_err(|()| format!("\"{}\"", test.text()))?,
             _ => return Err(format!("\"{}\"", test.text())),
         };
         all = all_joined(&all, &own).map_err(|()| format!("\"{}\" beside others", test.text()))?;
@@ -196,6 +203,65 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
         }
     }
     Ok(all)
+}
+
+/// Alternatives of a test of parameters: values of one name are alternatives, and each name has to be there.
+fn parameters(words: &[String]) -> Result<Vec<Matched>, ()> {
+    let mut named: BTreeMap<&str, Vec<Matched>> = BTreeMap::new();
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, "*"));
+        named.entry(name).or_default().push(Matched::all().with("query", name, text_test(value)));
+    }
+    let mut all = vec![Matched::all()];
+    for own in named.values() {
+        all = all_joined(&all, own)?;
+        if all.len() > crate::plan::ALTERNATIVES_MAX {
+            return Err(());
+        }
+    }
+    Ok(all)
+}
+
+/// A network as a route has it: Caddy takes no notice of bits behind the prefix.
+fn network(word: &str) -> String {
+    let masked = || -> Option<String> {
+        let (address, length) = word.split_once('/')?;
+        let length: u32 = length.parse().ok()?;
+        Some(match address.parse().ok()? {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32_u32.checked_sub(length)?).unwrap_or(0);
+                format!("{}/{length}", Ipv4Addr::from(u32::from(address) & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
+                format!("{}/{length}", Ipv6Addr::from(u128::from(address) & mask))
+            }
+        })
+    };
+    masked().unwrap_or_else(|| word.to_owned())
+}
+
+/// Tests of a matcher, of which lines of one kind are alternatives of each other: Caddy takes them for one.
+pub(super) fn merged(tests: &[Directive]) -> Vec<Directive> {
+    let mut all: Vec<Directive> = Vec::new();
+    for test in tests {
+        let is_same = |known: &&mut Directive| {
+            known.name() == test.name()
+                && match test.name() {
+                    "path" | "method" | "host" | "remote_ip" | "client_ip" | "query" => true,
+                    "header" => !test.word(1).starts_with('!') && known.word(1).eq_ignore_ascii_case(test.word(1)),
+                    _ => false,
+                }
+        };
+        match all.iter_mut().find(is_same) {
+            Some(known) => {
+                let from = if test.name() == "header" { 2 } else { 1 };
+                known.words.extend_from_slice(test.words.get(from..).unwrap_or_default());
+            }
+            None => all.push(test.clone()),
+        }
+    }
+    all
 }
 
 /// `x`, `x*`, `*`.
