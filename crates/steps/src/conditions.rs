@@ -326,7 +326,7 @@ impl Test {
 }
 
 /// Values of all lines of a field, and of those that a server may take for it. `name` is in lower case.
-fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub(crate) fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let lines = fields.iter().filter(move |field| is_same_or_lookalike(field.name.bytes(text), name));
     lines.map(move |field| field.value.bytes(text))
 }

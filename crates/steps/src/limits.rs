@@ -14,7 +14,7 @@ use propylon_config::{Amount, Limit, LimitKey, Rate};
 use propylon_http::h1::{HOST_BYTES_MAX, cookies};
 use propylon_policy::limits::{self as policy, CountTable, Place, RateTable, Taken};
 
-use crate::conditions::{Request, joined};
+use crate::conditions::{Request, joined, values as lines};
 pub use lists::{LIST_BYTES_MAX, List};
 
 /// Nanoseconds in a second.
@@ -224,7 +224,7 @@ impl Limiter {
         held: &mut Held,
         note: &mut impl FnMut(usize, Event),
     ) -> Result<Event, Refusal> {
-        if self.is_listed(&self.config.deny, &self.lists.deny, asked) {
+        if self.is_listed(&self.config.deny, &self.lists.deny, asked) || self.is_any_denied(asked) {
             return Err(Refusal::Denied);
         }
         if self.is_listed(&self.config.exempt, &self.lists.exempt, asked) {
@@ -297,6 +297,18 @@ impl Limiter {
         list.has_values() && self.config.key.iter().any(is_value)
     }
 
+    /// Whether the list of those who are denied has one of several lines or cookies of one name: servers may read any.
+    fn is_any_denied(&self, asked: &Asked<'_>) -> bool {
+        let list = &self.lists.deny;
+        let Request { head, text, .. } = asked.request;
+        let has_any = |part: &LimitKey| match part {
+            LimitKey::Header(name) => lines(&head.fields, text, name).any(|line| list.has_value(line)),
+            LimitKey::Cookie(name) => cookies(&head.fields, text, name).any(|cookie| list.has_value(cookie)),
+            _ => false,
+        };
+        list.has_values() && self.config.key.iter().any(has_any)
+    }
+
     /// The request's key. What a request does not have is a value of its own; who has no name has an address.
     fn key(&self, asked: &Asked<'_>) -> u64 {
         let mut hasher = self.counter.hasher.clone();
@@ -308,6 +320,8 @@ impl Limiter {
             let mut scratch = [0; HOST_BYTES_MAX];
             match part {
                 LimitKey::Source => source(&mut hasher),
+                // One key for all who send several: each number of lines would be another, and servers read one of them.
+                LimitKey::Header(name) if has_several(asked, name) => hasher.write_usize(usize::MAX - 1),
                 part => match value(part, asked, &mut scratch) {
                     // With their lengths, so that no two lists of values are one text.
                     Some(value) => {
@@ -339,6 +353,12 @@ fn network(source: IpAddr, limit: &Limit) -> IpAddr {
             Ipv6Addr::from_bits(address.to_bits() & mask).into()
         }
     }
+}
+
+/// Whether a request has several lines of a field.
+fn has_several(asked: &Asked<'_>, name: &str) -> bool {
+    let Request { head, text, .. } = asked.request;
+    lines(&head.fields, text, name).nth(1).is_some()
 }
 
 /// The value of a part of the key other than the source; `None` if the request has none.

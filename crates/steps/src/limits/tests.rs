@@ -192,6 +192,29 @@ fn lists_go_by_the_source_and_by_values_of_the_key() {
     }
 }
 
+/// Servers may read any of several lines of a field: a client must not come by a key, or past a list, by writing more.
+#[test]
+fn several_lines_of_a_key_are_one_key_and_each_may_be_denied() {
+    let count = "X-Key: k\r\n";
+    let limiters = limiters("{rate='1/d',key={header='X-Key'}}", ("friend\n", "foe\n"));
+    for (fields, wanted) in [
+        (count.repeat(2), Event::Allowed),
+        (count.repeat(3), Event::Refused),
+        ("X-Key: other\r\nX_Key: k\r\n".into(), Event::Refused),
+        ("X-Key: friend\r\nX-Key: k\r\n".into(), Event::Refused),
+        ("X-Key: foe\r\nX-Key: foe\r\n".into(), Event::Denied),
+        ("X-Key: friend\r\nX-Key: foe\r\n".into(), Event::Denied),
+        ("X-Key:\r\nX_Key: foe\r\n".into(), Event::Denied),
+        (count.into(), Event::Allowed),
+        (count.into(), Event::Refused),
+    ] {
+        let (_, events) = ask(&limiters, ("10.0.0.1", "/", &fields), SECOND);
+        assert_eq!(events, [(0, wanted)], "{fields}");
+    }
+    let cookies = self::limiters("{key={cookie='a'},deny_files='x'}", ("", "foe\n"));
+    assert!(!passes(&cookies, ("10.0.0.1", "/", "Cookie: a=1; a=foe\r\n")));
+}
+
 #[test]
 fn no_value_of_a_list_is_kept() {
     let limiters = limiters("{rate='1/d'}", ("sesame\n", ""));
