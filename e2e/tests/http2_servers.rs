@@ -620,6 +620,30 @@ fn a_body_where_none_may_be_goes_to_nobody_and_is_told() {
     }
 }
 
+/// Trailers follow chunks alone over HTTP/1.1 (RFC 9112 §6.5), also those behind a length that their server has told.
+#[test]
+fn trailers_that_are_announced_beside_a_length_reach_clients_of_every_version() {
+    let fields = [(":status", "200"), ("content-length", "2"), ("trailer", "x-sum")];
+    let origin = answering(move |stream| {
+        let (data, end) = (bytes_of(DATA, 0, stream, b"ok"), head(stream, END_STREAM, &[("x-sum", "abc")]));
+        [head(stream, 0, &fields), data, end].concat()
+    });
+    let route = "[[route]]\npath = \"/slow\"\nbackend = \"app\"\nthrottle = { download = \"1MiB\" }\n";
+    let engine = Engine::start(&format!("{}{route}", front(origin.address(), "")));
+    let mut client = engine.client("plain");
+    for path in ["/", "/slow"] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        let head = client.read_head();
+        assert!(head.contains("chunked") && !head.to_lowercase().contains("content-length"), "{path}: {head}");
+        let body = text(&client.read_exact(b"2\r\nok\r\n0\r\nx-sum: abc\r\n\r\n".len()));
+        assert_eq!(body, "2\r\nok\r\n0\r\nx-sum: abc\r\n\r\n", "{path}");
+    }
+    let mut client = Http2::start(&engine);
+    client.get(1, "/");
+    let (head, data) = client.response(1);
+    assert_eq!((head.status(), text(&data)), (Some(200), "ok".into()));
+}
+
 /// By deadlines (gRPC) and by odd fields clients have servers reset their streams, which says nothing about the servers.
 #[test]
 fn a_reset_that_is_about_the_request_is_held_against_no_server() {

@@ -4,7 +4,9 @@ use std::mem::take;
 use std::task::{Context, Poll, ready};
 
 use propylon_http::fault::Fault;
-use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
+use propylon_http::h1::{
+    self, AnswerContext, Decoder, Event, Framing, Name, RequestBody, ResponseBody, ResponseHead, Version,
+};
 use propylon_http::h2;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
@@ -227,6 +229,9 @@ impl<'a> Downstream<'a> {
             }
             ClientSide::Http1(connection) => {
                 let version = request.head.version;
+                if request.response.version == Version::Http2 && version == Version::Http11 {
+                    frame_for_trailers(&mut request.response);
+                }
                 self.framing = if self.tunnel { Framing::None } else { request.response.framing_for(version) };
                 let framing = self.framing;
                 let mut scratch = core.scratch.borrow_mut();
@@ -330,6 +335,14 @@ impl<'a> Downstream<'a> {
             ClientSide::Http1(connection) => pass_connection(connection, request, self.framing, part),
         }
         Ok(length)
+    }
+}
+
+/// Has a body whose server of HTTP/2 announces trailers go on in chunks, though its length is known: only behind chunks can
+/// they follow (RFC 9112 §6.5).
+fn frame_for_trailers(response: &mut ResponseHead) {
+    if matches!(response.body, ResponseBody::Length(_)) && response.fields.of_kind(Name::Trailer).next().is_some() {
+        response.forget_length();
     }
 }
 
