@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use fields::CHANGES;
-use guard::denies;
+use guard::{closing, denies};
 use matchers::{Matched, host_is_within, merged};
 use moved::has_guards;
 
@@ -320,8 +320,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Directives of a site, or of a `handle` in it, which are for what matches.
-    fn block(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) {
+    /// Directives of a site, or of a `handle` in it, which are for what matches. Returns whom they keep out of what stands
+    /// behind them.
+    fn block(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) -> Vec<Guard> {
         let block = owner.inner();
         let (changes, root, prefix) = (self.changes.clone(), self.root.clone(), self.prefix.clone());
         let matchers = self.matchers.clone();
@@ -343,7 +344,7 @@ impl Reader<'_> {
         let has_files = block.iter().any(|each| each.name() == "file_server");
         let is_alone = outer.len() == 1 && !block.iter().any(|each| is_block(&each));
         let first = self.plan.routes.len();
-        self.directives(sites, block.iter().filter(is_block), outer);
+        let raised = self.blocks(sites, block, outer);
         let behind = self.plan.routes.len();
         // A pattern for scripts would go before what stands in blocks.
         let rest = block.iter().filter(|each| !is_block(each) && !denies(each));
@@ -359,13 +360,35 @@ impl Reader<'_> {
         if !falls_through && ["handle", "handle_path"].contains(&owner.name()) {
             self.answer_nothing(sites, owner, outer);
         }
+        self.guard(sites, behind, &raised);
         self.guard(sites, behind, &denials);
         self.guard(sites, first, &auths);
+        let mut guards = [raised, denials, auths].concat();
         if std::mem::replace(&mut self.is_closed, is_closed) {
             let line = block.first().map_or(1, |each| each.line);
             self.close_block(sites, first, (line, outer));
+            guards = outer.iter().map(|matched| closing(line, matched)).collect();
         }
         (self.changes, self.root, self.prefix, self.matchers) = (changes, root, prefix, matchers);
+        guards
+    }
+
+    /// Blocks inside another. Of `handle` one alone is for a request, and `route` comes behind them: whom one keeps out
+    /// does not come to what is behind it, and has other routes there.
+    fn blocks(&mut self, sites: &[Site], block: &[Directive], outer: &[Matched]) -> Vec<Guard> {
+        let mut raised = Vec::new();
+        for each in block.iter().filter(|each| ["handle", "handle_path"].contains(&each.name())) {
+            raised.extend(self.handle(sites, each, outer));
+        }
+        for each in block.iter().filter(|each| each.name() == "route") {
+            let first = self.plan.routes.len();
+            let own = self.handle(sites, each, outer);
+            self.guard(sites, first, &raised);
+            raised.extend(own);
+        }
+        // Whatever answers behind a block does so behind all of its lines.
+        raised.iter_mut().for_each(|guard| guard.from = 0);
+        raised
     }
 
     /// Answers what nothing in a `handle` does as Caddy answers it, with an empty 200: no other `handle` comes to it.
@@ -385,7 +408,7 @@ impl Reader<'_> {
             match each.name() {
                 name if name.starts_with('@') => {}
                 "tls" | "bind" | "log" | "log_skip" | "skip_log" | "log_append" | "root" | "try_files" | "import" => {}
-                "handle" | "handle_path" | "route" => self.handle(sites, each, outer),
+                "handle" | "handle_path" | "route" => {}
                 "reverse_proxy" => self.proxied(sites, each, outer),
                 "redir" => self.redirect(sites, each, outer),
                 "respond" => self.respond(sites, each, outer),
@@ -435,17 +458,17 @@ impl Reader<'_> {
         }
     }
 
-    fn handle(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
+    fn handle(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) -> Vec<Guard> {
         let Some((matched, _)) = self.matched(each, outer) else {
             // Nobody may come past its guards to what stands beside it.
             if has_guards(each.inner()) {
                 self.close(each);
             }
-            return;
+            return Vec::new();
         };
         if each.name() == "handle_path" && each.word(1).trim_end_matches('*').contains('*') {
             self.close(each);
-            return;
+            return Vec::new();
         }
         let (changes, outer_prefix) = (self.changes.clone(), self.prefix.clone());
         if each.name() == "handle_path" {
@@ -460,10 +483,9 @@ impl Reader<'_> {
             self.prefix.push_str(prefix);
         }
         // A block that no request comes to has no routes, and no guards that would be for all.
-        if !matched.is_empty() {
-            self.block(sites, each, &matched);
-        }
+        let guards = if matched.is_empty() { Vec::new() } else { self.block(sites, each, &matched) };
         (self.changes, self.prefix) = (changes, outer_prefix);
+        guards
     }
 
     fn redirect(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {

@@ -135,6 +135,12 @@ impl Reader<'_> {
     }
 }
 
+/// A guard that keeps everybody out of what matches.
+pub(super) fn closing(line: usize, matched: &Matched) -> Guard {
+    let (of, action) = (term(matched, true), respond(403, ""));
+    Guard { line, from: 0, of, except: Vec::new(), action, proof: None, is_whole: true }
+}
+
 fn length(path: &Path) -> usize {
     match path {
         Path::Prefix(text) | Path::Exact(text) | Path::Regex(text) => text.len(),
