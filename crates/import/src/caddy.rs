@@ -16,7 +16,7 @@ use moved::has_guards;
 
 use crate::changes::Changes;
 use crate::guards::Guard;
-use crate::plan::{Action, Certificate, Note, Path, Plan, Route, quoted, redirect, respond};
+use crate::plan::{Action, CLOSED, Certificate, Note, Path, Plan, Route, quoted, redirect, respond};
 use crate::words::{Directive, End, directives};
 
 /// Snippets inside each other.
@@ -150,11 +150,12 @@ impl Reader<'_> {
                     let snippet = snippet.into_iter().map(|one| with_arguments(one, arguments)).collect();
                     out.extend(self.expanded(snippet, depth + 1));
                 }
-                _ => self.plan.note(
-                    each.line,
-                    each.text(),
-                    "there is no snippet of this name here: import that file by itself",
-                ),
+                _ => {
+                    let fix =
+                        format!("there is no snippet of this name here: put that file's lines in its place; {CLOSED}");
+                    self.plan.note(each.line, each.text(), fix);
+                    out.push(each);
+                }
             }
         }
         out
@@ -329,6 +330,8 @@ impl Reader<'_> {
         self.matchers.extend(named(block));
         let is_closed = std::mem::take(&mut self.is_closed);
         let falls_through = std::mem::replace(&mut self.falls_through, falls_through(block));
+        // Nobody knows whom the lines of another file keep out.
+        self.is_closed |= block.iter().any(|each| each.name() == "import");
         if let Some(each) = block.iter().find(|each| each.name() == "root") {
             self.root = each.words.last().cloned();
         }
@@ -360,8 +363,9 @@ impl Reader<'_> {
         if !falls_through && ["handle", "handle_path"].contains(&owner.name()) {
             self.answer_nothing(sites, owner, outer);
         }
-        self.guard(sites, behind, &raised);
+        // Those of the blocks last: what is let in by a pattern beside another guard is behind them too.
         self.guard(sites, behind, &denials);
+        self.guard(sites, behind, &raised);
         self.guard(sites, first, &auths);
         let mut guards = [raised, denials, auths].concat();
         if std::mem::replace(&mut self.is_closed, is_closed) {
