@@ -53,7 +53,9 @@ fn failures(engine: &Engine, reason: &str) -> f64 {
 fn another_service_says_who_may_come_in_and_who_that_is() {
     let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
     let open = "[[route]]\npath = \"/open\"\nbackend = \"app\"\n";
-    let engine = engine(&sso.address().to_string(), &origin, &format!("{}{open}", route(FORWARD)));
+    let named = FORWARD.replace("user_to = \"Remote-User\"", "user_to = \"X-Forwarded-User\"");
+    let named = route(&named).replace("backend = \"app\"", "path = \"/named\"\nbackend = \"app\"");
+    let engine = engine(&sso.address().to_string(), &origin, &format!("{}{open}{named}", route(FORWARD)));
     let mut client = engine.client("web");
     let forged = "Remote-User: root\r\nremote_groups: admins\r\nREMOTE-GROUPS: admins\r\n";
     let response = ask(&mut client, "/a/../b?c=d", &format!("Cookie: session=ann\r\n{forged}"));
@@ -67,6 +69,9 @@ fn another_service_says_who_may_come_in_and_who_that_is() {
     let text = response.text();
     assert!(text.contains("\r\nRemote-User: bob\r\n") && !text.to_lowercase().contains("groups"), "{text}");
     assert!(!ask(&mut client, "/open", forged).text().to_lowercase().contains("remote"));
+    let forged = "Cookie: session=ann\r\nX-Forwarded-User: root\r\nx_forwarded_user: root\r\n";
+    let text = ask(&mut client, "/named", forged).text();
+    assert!(text.contains("\r\nX-Forwarded-User: ann\r\n") && !text.contains("root"), "{text}");
     let asked = questions(&sso);
     let same = |name: &str| field(&asked[0], name);
     assert_eq!((&asked[0]["method"], &asked[0]["target"]), (&"GET".into(), &"/b?c=d".into()));
@@ -75,7 +80,7 @@ fn another_service_says_who_may_come_in_and_who_that_is() {
     assert_eq!((same("X-Forwarded-For"), same("Host")), (vec!["127.0.0.1"], vec!["localhost"]));
     assert!(!asked[0].to_string().contains("root") && !asked[0].to_string().contains("admins"), "{}", asked[0]);
     // All of them on one connection.
-    assert_eq!((asked.len(), &asked[1]["port"]), (2, &asked[0]["port"]));
+    assert_eq!((asked.len(), &asked[1]["port"]), (3, &asked[0]["port"]));
     let line = engine.logged_path("/a/../b?c=d");
     assert_eq!((&line["user"], &line["backend"], &line["fault"]), (&"ann".into(), &"app".into(), &Value::Null));
 }

@@ -19,8 +19,7 @@ use crate::model::{
     TlsGroup, TlsProfile, TlsSuite,
 };
 use crate::report::Report;
-use crate::schema::limits::is_claim;
-use crate::wording::shown;
+use crate::wording::{is_claim, shown};
 
 /// Reports what clashes, what is unused and what cannot be reached.
 pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {

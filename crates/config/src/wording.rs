@@ -34,3 +34,8 @@ pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
         Some(last) => format!("{} or {last}", shown.join(", ")),
     }
 }
+
+/// Fields by which clients say who they are, and that no server gets as they came.
+pub(crate) fn is_claim(name: &str) -> bool {
+    name.starts_with("x-forwarded-") || ["forwarded", "x-real-ip", "client-cert", "client-cert-chain"].contains(&name)
+}

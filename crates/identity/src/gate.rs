@@ -378,7 +378,7 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, ()> {
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// Values of a parameter in a query with its `?`, however its name is spelled: servers read names without their escapes.
+/// Values of a parameter in a query with its `?`, however its name is spelled: servers read names without escapes.
 fn values_of<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let query = query.strip_prefix(b"?").unwrap_or(query);
     query.split(|byte| *byte == b'&').filter_map(move |pair| {

@@ -321,8 +321,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Directives of a site, or of a `handle` in it, which are for what matches. Returns whom they keep out of what stands
-    /// behind them.
+    /// Directives of a site, or of a `handle` in it, which are for what matches. Returns whom they keep out of what
+    /// stands behind them.
     fn block(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) -> Vec<Guard> {
         let block = owner.inner();
         let (changes, root, prefix) = (self.changes.clone(), self.root.clone(), self.prefix.clone());
@@ -330,7 +330,7 @@ impl Reader<'_> {
         self.matchers.extend(named(block));
         let is_closed = std::mem::take(&mut self.is_closed);
         let falls_through = std::mem::replace(&mut self.falls_through, falls_through(block));
-        // Nobody knows whom the lines of another file keep out.
+        // The lines of another file may keep anybody out.
         self.is_closed |= block.iter().any(|each| each.name() == "import");
         if let Some(each) = block.iter().find(|each| each.name() == "root") {
             self.root = each.words.last().cloned();
@@ -363,7 +363,7 @@ impl Reader<'_> {
         if !falls_through && ["handle", "handle_path"].contains(&owner.name()) {
             self.answer_nothing(sites, owner, outer);
         }
-        // Those of the blocks last: what is let in by a pattern beside another guard is behind them too.
+        // Guards of blocks come last: a pattern that is let in beside another guard is behind them too.
         self.guard(sites, behind, &denials);
         self.guard(sites, behind, &raised);
         self.guard(sites, first, &auths);
@@ -390,7 +390,7 @@ impl Reader<'_> {
             self.guard(sites, first, &raised);
             raised.extend(own);
         }
-        // Whatever answers behind a block does so behind all of its lines.
+        // Answers behind a block are behind all of its lines.
         raised.iter_mut().for_each(|guard| guard.from = 0);
         raised
     }

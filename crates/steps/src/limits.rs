@@ -320,7 +320,7 @@ impl Limiter {
             let mut scratch = [0; HOST_BYTES_MAX];
             match part {
                 LimitKey::Source => source(&mut hasher),
-                // One key for all who send several: each number of lines would be another, and servers read one of them.
+                // One key for all who send several: each number of lines would be another.
                 LimitKey::Header(name) if has_several(asked, name) => hasher.write_usize(usize::MAX - 1),
                 part => match value(part, asked, &mut scratch) {
                     // With their lengths, so that no two lists of values are one text.

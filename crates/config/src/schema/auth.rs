@@ -58,7 +58,7 @@ pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> 
     let one = proof(context, &mut table).map(Proofs::One);
     let (any, all) = (several(context, &mut table, &ANY), several(context, &mut table, &ALL));
     let proofs = one.or(any.map(Proofs::Any)).or(all.map(Proofs::All));
-    let user_to = table.string("user_to").and_then(|found| checked_name(report, found.value, found.span));
+    let user_to = table.string("user_to").and_then(|found| proven_name(report, found.value, found.span));
     table.default_is("hide_credentials", || false.into());
     let hide = table.boolean("hide_credentials");
     let watch = table.duration("watch", WATCH);
@@ -217,7 +217,7 @@ fn forward(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Fo
     let send = section.entry("send").is_some();
     let sent = names(&mut section, "send", |report, found| is_name(report, found.value, found.span));
     let copy = names(&mut section, "copy", |report, found| {
-        found.value.eq_ignore_ascii_case("authorization") || checked_name(report, found.value, found.span).is_some()
+        found.value.eq_ignore_ascii_case("authorization") || proven_name(report, found.value, found.span).is_some()
     });
     let user_from = section.string("user_from").filter(|found| is_name(report, found.value, found.span));
     section.close();
@@ -318,6 +318,16 @@ fn api_key(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Ap
 /// A byte that stands for itself wherever a name is written.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
+}
+
+/// Name of a field that says who somebody is, which no client can send: also those that oauth2-proxy and others use.
+fn proven_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -> Option<&'a str> {
+    const PROVEN: [&str; 5] = ["user", "email", "groups", "preferred-username", "access-token"];
+    let lower = name.to_ascii_lowercase();
+    match lower.strip_prefix("x-forwarded-").is_some_and(|rest| PROVEN.contains(&rest)) {
+        true => Some(name),
+        false => checked_name(report, name, span),
+    }
 }
 
 /// The field of a key: also `Authorization`, whole.
@@ -458,7 +468,7 @@ fn claims(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
     }
     let mut claims: Vec<(String, String)> = Vec::new();
     for Entry { key, key_span, node, .. } in entries {
-        let name = checked_name(report, key, *key_span);
+        let name = proven_name(report, key, *key_span);
         let (Some(name), Some(claim)) = (name, string(report, "claims_to", node)) else { continue };
         if claim.value.is_empty() {
             report.error(claim.span, "a claim has a name", "write it as the token has it, such as \"sub\"");

@@ -109,7 +109,11 @@ pub(crate) fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -
     }
     if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
         let what = format!("the field \"{name}\" has a meaning of its own");
-        report.error(span, what, "choose another name, such as one that begins with \"X-\"");
+        report.error(
+            span,
+            what,
+            "choose another name, such as one that begins with \"X-\" and not with \"X-Forwarded-\"",
+        );
         return None;
     }
     Some(name)

@@ -12,7 +12,7 @@ use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::units;
 use crate::walk::{Found, Section, mismatch};
-use crate::wording::shown;
+use crate::wording::{is_claim, shown};
 
 const LIMITS_MAX: usize = 16;
 const PARTS_MAX: usize = 8;
@@ -249,11 +249,6 @@ fn named_part(report: &Report<'_>, node: &Node<'_>) -> Option<LimitKey> {
         return None;
     }
     header.map(LimitKey::Header).or(cookie.map(|name| LimitKey::Cookie(name.to_string())))
-}
-
-/// Fields by which clients say who they are, and that no server gets as they came.
-pub(crate) fn is_claim(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || ["forwarded", "x-real-ip", "client-cert", "client-cert-chain"].contains(&name)
 }
 
 /// Gives each limit its label. Limits of one name are one limit, and have to say the same.

@@ -21,7 +21,7 @@ mod health;
 mod http2;
 pub(crate) mod keys;
 pub(crate) mod keyserver;
-pub(crate) mod limits;
+mod limits;
 mod listener;
 mod log;
 mod pkcs11;

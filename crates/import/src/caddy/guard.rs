@@ -90,7 +90,7 @@ impl Reader<'_> {
                         Err(()) => is_wider = true,
                     }
                 }
-                // It may let in as well as keep out: nobody comes in by it.
+                // An expression may let in as well as keep out: everybody stays out.
                 Err(_) if is_expression(&test) => (is_known, is_wider) = (true, true),
                 Err(_) => is_wider = true,
             }

@@ -376,13 +376,31 @@ pub const TABLE: &[Condition] = &[
     )
     .only("reason", &["client-certificate-unsigned"]),
     rises(
+        "bodies-not-held",
+        "propylon_server_faults_total",
+        Problem,
+        "bodies cannot be held: their files cannot be written, or there is no room for more",
+        "look at the file system of `temp_dir` in [process]; the servers are well",
+    )
+    .only("reason", &["buffer-failed"]),
+    rises(
         "server-faults",
         "propylon_server_faults_total",
         Warning,
         "attempts fail at servers",
         "look at the servers' own logs; the access log names server and fault of each request",
     )
-    .except("reason", &["no-healthy-server", "no-server", "client-certificate-unsigned"]),
+    .except(
+        "reason",
+        &[
+            "no-healthy-server",
+            "no-server",
+            "client-certificate-unsigned",
+            "out-of-files",
+            "out-of-ports",
+            "buffer-failed",
+        ],
+    ),
     rises(
         "server-tls-failed",
         "propylon_server_tls_handshake_failures_total",

@@ -95,6 +95,7 @@ pub fn errors(arguments: &ErrorsArguments) -> ExitCode {
             let faults: Vec<Fault> = between(&first, &second).into_iter().filter(|fault| fault.has(&wanted)).collect();
             let shown = match arguments.json {
                 true => format!("{:#}\n", Value::from(faults.iter().map(Fault::to_json).collect::<Vec<Value>>())),
+                false if faults.is_empty() && !wanted.is_empty() => format!("no error has \"{wanted}\" in it\n"),
                 false => faults_text(&faults),
             };
             done(&shown, ExitCode::SUCCESS)

@@ -229,10 +229,7 @@ impl<'a> Downstream<'a> {
             }
             ClientSide::Http1(connection) => {
                 let version = request.head.version;
-                if request.response.version == Version::Http2 && version == Version::Http11 {
-                    frame_for_trailers(&mut request.response);
-                }
-                self.framing = if self.tunnel { Framing::None } else { request.response.framing_for(version) };
+                self.framing = if self.tunnel { Framing::None } else { framing(&mut request.response, version) };
                 let framing = self.framing;
                 let mut scratch = core.scratch.borrow_mut();
                 scratch.clear();
@@ -338,12 +335,17 @@ impl<'a> Downstream<'a> {
     }
 }
 
-/// Has a body whose server of HTTP/2 announces trailers go on in chunks, though its length is known: only behind chunks can
-/// they follow (RFC 9112 §6.5).
-fn frame_for_trailers(response: &mut ResponseHead) {
-    if matches!(response.body, ResponseBody::Length(_)) && response.fields.of_kind(Name::Trailer).next().is_some() {
+/// Framing for a client of HTTP/1. A body whose server of HTTP/2 announces trailers goes on in chunks, though its
+/// length is known: only behind chunks can they follow (RFC 9112 §6.5).
+fn framing(response: &mut ResponseHead, client: Version) -> Framing {
+    if response.version == Version::Http2
+        && client == Version::Http11
+        && matches!(response.body, ResponseBody::Length(_))
+        && response.fields.of_kind(Name::Trailer).next().is_some()
+    {
         response.forget_length();
     }
+    response.framing_for(client)
 }
 
 fn pass_stream(stream: &mut Stream, request: &mut Request, part: Part) -> Result<(), Stop> {
