@@ -17,7 +17,13 @@ COUNT="${COUNT:-1000}"
 TARGET="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 BENCH="$(realpath "${BENCH:-$TARGET/release/propylon-bench}")"
 WORK="$(mktemp -d)"
-STARTED=()
+# Seconds until valgrind's engine must run, and until it must have written what it has counted.
+START_MAX=120
+DUMP_MAX=60
+# Processes that run now, and what the last row has counted.
+ORIGIN_PID=""
+ENGINE=""
+COUNTED=""
 
 main() {
     [ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
@@ -27,19 +33,23 @@ main() {
     cd "$WORK"
     "$BENCH" certificates --out certs --keys ec --split > /dev/null
     coproc ORIGIN { exec "$BENCH" origin; }
-    STARTED+=("$ORIGIN_PID")
     read -r _ address _ <&"${ORIGIN[0]}"
     write_configuration "$address"
     printf '%-14s' row; printf ' %24s' "${programs[@]/*\/target/target}"; echo
     for row in $ROWS; do
         printf '%-14s' "$row"
-        for program in "${programs[@]}"; do printf ' %24s' "$(count "$program" "$row")"; done
+        # No shell of its own counts: the engine would outlive it when a row fails, and the failure would be lost.
+        for program in "${programs[@]}"; do count "$program" "$row"; printf ' %24s' "$COUNTED"; done
         echo
     done
 }
 
 finish() {
-    [ "${#STARTED[@]}" = 0 ] || kill "${STARTED[@]}" 2> /dev/null || true
+    local pid
+    for pid in $ENGINE ${ORIGIN_PID:-}; do
+        kill -KILL "$pid" 2> /dev/null || true
+        wait "$pid" 2> /dev/null || true
+    done
     rm -rf "$WORK"
 }
 
@@ -84,37 +94,44 @@ backend = "origin"
 END
 }
 
-# Prints the instructions of one unit of a row.
+# Counts the instructions of one unit of a row, into COUNTED.
 count() {
-    local program="$1" row="$2" listener=secure pid log=engine.log profile="$WORK/callgrind" port once twice
+    local program="$1" row="$2" listener=secure log=engine.log profile="$WORK/callgrind" port once twice
     case "$row" in plain | changes | rewrite | limit) listener="$row" ;; esac
     : > "$log"
     rm -f "$profile"*
     valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file="$profile" "$program" run -c propylon.toml > "$log" 2>&1 &
-    pid=$!
-    STARTED+=("$pid")
-    until grep -q ' runs' "$log"; do
-        kill -0 "$pid" 2> /dev/null || { cat "$log" >&2; exit 1; }
-        sleep 0.2
-    done
+    ENGINE=$!
+    await "$START_MAX" ' runs' "$log" || { cat "$log" >&2; exit 1; }
     port="$(sed -n "s/.*listener \"$listener\" at [a-z]*:\/\/127\.0\.0\.1:\([0-9]*\).*/\1/p" "$log" | head -n 1)"
     load "$row" "$port" 100
-    once="$(counted "$pid" "$profile" 1 "$row" "$port" "$COUNT")"
-    twice="$(counted "$pid" "$profile" 2 "$row" "$port" $((2 * COUNT)))"
-    kill "$pid"
-    wait "$pid" || true
+    once="$(counted "$profile" 1 "$row" "$port" "$COUNT")"
+    twice="$(counted "$profile" 2 "$row" "$port" $((2 * COUNT)))"
+    kill "$ENGINE"
+    wait "$ENGINE" || true
+    ENGINE=""
     [ -z "${PROFILE:-}" ] || { mkdir -p "$PROFILE"; cp "$profile.2" "$PROFILE/$row.callgrind"; }
-    echo $(((twice - once) / COUNT))
+    COUNTED=$(((twice - once) / COUNT))
+}
+
+# Waits so many seconds for a line in a file, as long as the engine is there.
+await() {
+    local until=$((SECONDS + $1))
+    until grep -qs "$2" "$3"; do
+        kill -0 "$ENGINE" 2> /dev/null && [ "$SECONDS" -lt "$until" ] || return 1
+        sleep 0.2
+    done
 }
 
 # Prints the instructions of so many units: callgrind's dump has the sum of all threads.
 counted() {
-    local pid="$1" profile="$2" dump="$3"
-    callgrind_control -i on "$pid" > /dev/null 2>&1
-    load "${@:4}"
-    callgrind_control -i off "$pid" > /dev/null 2>&1
-    callgrind_control -d "$pid" > /dev/null 2>&1
-    until grep -qs '^totals:' "$profile.$dump"; do sleep 0.2; done
+    local profile="$1" dump="$2"
+    callgrind_control -i on "$ENGINE" > /dev/null 2>&1
+    load "${@:3}"
+    callgrind_control -i off "$ENGINE" > /dev/null 2>&1
+    callgrind_control -d "$ENGINE" > /dev/null 2>&1
+    await "$DUMP_MAX" '^totals:' "$profile.$dump" ||
+        { echo "callgrind has not written $profile.$dump" >&2; exit 1; }
     awk '/^totals:/ { print $2 }' "$profile.$dump"
 }
 
