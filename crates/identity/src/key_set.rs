@@ -162,6 +162,32 @@ mod tests {
     }
 
     #[test]
+    fn a_key_without_a_name_is_meant_by_tokens_that_name_none_and_names_are_compared_as_they_are() {
+        let (named, nameless) = (object(&format!(r#"{EC},"kid":"1""#)), object(EC));
+        let keys = parse(&[named.clone(), nameless.clone(), nameless.clone()]).unwrap();
+        let count = |id| keys.candidates(id, TokenAlgorithm::Es256).count();
+        assert_eq!((count(None), count(Some("1")), count(Some("")), count(Some("2"))), (3, 1, 0, 0));
+        assert_eq!((count(Some("1 ")), count(Some("01")), count(Some("1\0"))), (0, 0, 0));
+        // An empty name is one as well.
+        let keys = parse(&[object(&format!(r#"{EC},"kid":"""#)), nameless.clone()]).unwrap();
+        assert_eq!(keys.candidates(Some(""), TokenAlgorithm::Es256).count(), 1);
+        for bad in ["1", "null", "[\"1\"]"] {
+            assert!(parse(&[object(&format!(r#"{EC},"kid":{bad}"#))]).err().unwrap().contains("a text"), "{bad}");
+        }
+        // One that is of no use here may have the name of another.
+        assert!(parse(&[named.clone(), object(&format!(r#"{EC},"kid":"1","use":"enc""#))]).is_ok());
+        assert!(parse(&[nameless, named.clone(), named]).err().unwrap().contains("two keys have the `kid` \"1\""));
+    }
+
+    #[test]
+    fn a_set_has_so_many_keys_at_the_most_and_a_token_is_tried_with_a_few() {
+        let nameless = vec![object(EC); KEYS_MAX];
+        let keys = parse(&nameless).unwrap();
+        assert_eq!((keys.0.len(), keys.candidates(None, TokenAlgorithm::Es256).count()), (KEYS_MAX, KEYS_TRIED_MAX));
+        assert!(parse(&[&nameless[..], &[object(EC)]].concat()).err().unwrap().contains("more than 128 keys"));
+    }
+
+    #[test]
     fn a_key_that_names_no_algorithm_is_for_the_first_that_fits_and_for_no_other() {
         let n = Base64UrlUnpadded::encode_string(&[&[0xc5; 255][..], &[1]].concat());
         let rsa = object(&format!(r#""kty":"RSA","e":"AQAB","n":"{n}""#));

@@ -61,3 +61,34 @@ pub fn is_name(name: &str) -> bool {
     let is_short = (1..=NAME_BYTES_MAX).contains(&name.len());
     is_short && name.trim() == name && !name.chars().any(char::is_control)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_that_a_field_can_hold_as_it_is() {
+        let long = "n".repeat(NAME_BYTES_MAX);
+        for good in ["a", "ann lee", "jos\u{e9}", "a\u{a0}b", &long] {
+            assert!(is_name(good), "{good:?}");
+        }
+        // An ideographic space is one around a name, and two bytes of a letter count as two.
+        for bad in ["", " a", "a ", "a\u{3000}", "a\tb", "a\0b", "a\rb", "a\nb", "a\u{1b}[2Jb", "a\u{7f}b", "a\u{85}b"]
+        {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+        assert!(!is_name(&format!("{long}n")) && !is_name(&"\u{e9}".repeat(NAME_BYTES_MAX / 2 + 1)));
+    }
+
+    #[test]
+    fn a_line_whose_name_has_control_characters_is_refused_and_the_others_are_read() {
+        let mut names = Vec::new();
+        let bad = read(b"ann:1\na\tb:2\na\x1bb:3\na\x7fb:4\n\xc2\x85x:5\nbob:6:7", |_, name, hash| {
+            names.push(format!("{name}={hash}"));
+            Ok(())
+        });
+        assert_eq!(names, ["ann=1", "bob=6"]);
+        assert_eq!(bad.unwrap_err().iter().map(|bad| bad.line).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        assert_eq!(read("x\n".repeat(50).as_bytes(), |_, _, _| Ok(())).unwrap_err().len(), TOLD_MAX);
+    }
+}

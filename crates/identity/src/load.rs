@@ -409,3 +409,25 @@ fn open(path: &Path) -> io::Result<(Metadata, Zeroizing<Vec<u8>>)> {
     file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     Ok((metadata, text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_the_same_file_however_it_is_written_from_the_current_folder() {
+        let here = std::env::current_dir().unwrap();
+        let (relative, whole) = (PathBuf::from("ca.pem"), here.join("ca.pem"));
+        let is_same = |one: Option<&PathBuf>, other: Option<&PathBuf>| {
+            assert_eq!(is_same_file(one, other), is_same_file(other, one));
+            is_same_file(one, other)
+        };
+        assert!(is_same(None, None) && is_same(Some(&relative), Some(&relative)));
+        assert!(is_same(Some(&relative), Some(&whole)) && is_same(Some(&"./ca.pem".into()), Some(&whole)));
+        for other in [here.join("a/ca.pem"), "other.pem".into(), "/ca.pem".into(), PathBuf::new()] {
+            assert!(!is_same(Some(&relative), Some(&other)), "{other:?}");
+        }
+        // The authorities of the system are no file's.
+        assert!(!is_same(Some(&relative), None) && !is_same(None, Some(&PathBuf::new())));
+    }
+}

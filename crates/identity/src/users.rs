@@ -239,6 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_may_cost_as_much_as_is_said_and_no_more() {
+        let of = |text: String| Users::parse(text.as_bytes()).map(|_| ()).map_err(|bad| bad[0].what.clone());
+        let argon2 = |cost: [u32; 3]| {
+            let [memory, passes, lanes] = cost;
+            of(ARGO.replace("m=1024,t=1,p=1", &format!("m={memory},t={passes},p={lanes}")))
+        };
+        let (memory, passes, lanes) = (ARGON2_KIB_MAX, ARGON2_PASSES_MAX, ARGON2_LANES_MAX);
+        assert_eq!((memory, passes, lanes), (262_144, 16, 16), "as the manual says");
+        for good in [[memory, passes, lanes], [memory, 1, 1], [1024, passes, 1], [1024, 1, lanes]] {
+            assert_eq!(argon2(good), Ok(()), "{good:?}");
+        }
+        for bad in [[memory + 1, 1, 1], [1024, passes + 1, 1], [1024, 1, lanes + 1], [u32::MAX, u32::MAX, 1]] {
+            assert!(argon2(bad).unwrap_err().contains("takes too much"), "{bad:?}");
+        }
+        let bcrypt = |cost: u32| of(ANN.replace("$04$", &format!("${cost:02}$")));
+        assert!(bcrypt(BCRYPT_COST_MAX).is_ok() && bcrypt(BCRYPT_COST_MAX + 1).unwrap_err().contains("seconds"));
+        let rounds = |rounds: u32| of(SIX.replace("$6$", &format!("$6$rounds={rounds}$")));
+        assert!(rounds(ROUNDS_MAX).is_ok() && rounds(ROUNDS_MAX + 1).unwrap_err().contains("seconds"));
+    }
+
+    #[test]
     fn an_unknown_name_is_compared_with_the_same_line_each_time_and_is_never_known_again() {
         let users = Users::parse(format!("{ANN}\n{SIX}\n{ARGO}").as_bytes()).unwrap();
         let check =

@@ -159,3 +159,47 @@ fn what_is_signed_by_another_or_not_in_the_one_way_of_writing_is_refused() {
     assert_eq!((check(r#","typ":"at+JWT""#), check(r#","typ":"application/at+jwt""#)), (Ok(()), Ok(())));
     assert_eq!((check(r#","typ":"JWT""#), check("")), (Err(BadToken::Type), Err(BadToken::Type)));
 }
+
+#[test]
+fn tokens_headers_and_claims_are_so_long_at_the_most() {
+    let (issuer, tokens) = (Issuer::new(), tokens(",claims_to={X-Name='name'}"));
+    let check = |token: &str| tokens.check(token.as_bytes(), &issuer.keys, NOW);
+    // A signature has 86 characters, and the lengths of base64 leave one out of four: the header fills up.
+    let of_length = |length: usize| {
+        (0..8).find_map(|more: usize| {
+            let header = format!(r#"{{"alg":"ES256","x":"{}"}}"#, "x".repeat(more));
+            let room = (length - 88 - (header.len() * 4).div_ceil(3)) * 3 / 4;
+            let text = claims(&format!(r#","x":"{}""#, "x".repeat(room - claims(r#","x":"""#).len())));
+            Some(issuer.sign(&header, &text)).filter(|token| token.len() == length)
+        })
+    };
+    assert!(check(&of_length(TOKEN_BYTES_MAX).unwrap()).is_ok());
+    assert_eq!(check(&of_length(TOKEN_BYTES_MAX + 1).unwrap()), Err(BadToken::Malformed));
+    let header = |length: usize| {
+        let empty = r#"{"alg":"ES256","x":""}"#;
+        issuer.sign(&empty.replace("\"\"", &format!("\"{}\"", "x".repeat(length - empty.len()))), &claims(""))
+    };
+    assert!(check(&header(HEADER_BYTES_MAX)).is_ok());
+    assert_eq!(check(&header(HEADER_BYTES_MAX + 1)), Err(BadToken::Malformed));
+    for name in ["sub", "name"] {
+        let claim = |length: usize| issuer.sign(HEADER, &claims(&format!(r#","{name}":"{}""#, "a".repeat(length))));
+        assert!(check(&claim(CLAIM_BYTES_MAX)).is_ok(), "{name}");
+        assert_eq!(check(&claim(CLAIM_BYTES_MAX + 1)), Err(BadToken::Claim), "{name}");
+    }
+}
+
+#[test]
+fn servers_are_told_nothing_with_control_characters_in_it() {
+    let (issuer, tokens) = (Issuer::new(), tokens(",claims_to={X-Name='name'}"));
+    for bad in ["a\\tb", "a\\u0000b", "a\\u001bb", "a\\u007fb", "a\\u0085b", "a\\nb", "a ", "\\u3000a"] {
+        for claim in [format!(r#","sub":"{bad}""#), format!(r#","name":"{bad}""#), format!(r#","name":["x","{bad}"]"#)]
+        {
+            let token = issuer.sign(HEADER, &claims(&claim));
+            assert_eq!(tokens.check(token.as_bytes(), &issuer.keys, NOW), Err(BadToken::Claim), "{claim}");
+        }
+    }
+    // Empty texts are told in fields, and a subject is one that has a name.
+    let of = |claim: &str| tokens.check(issuer.sign(HEADER, &claims(claim)).as_bytes(), &issuer.keys, NOW);
+    assert_eq!(of(r#","name":"""#).unwrap().fields, [("X-Name".to_string(), String::new())]);
+    assert_eq!(of(r#","sub":"""#), Err(BadToken::Claim));
+}
