@@ -16,15 +16,20 @@ const LINE_BYTES_MAX: usize = 4096;
 #[derive(Debug, PartialEq, Eq)]
 pub struct List {
     secret: Secret,
-    /// First and last addresses of networks, in order and apart from each other; IPv4 is mapped into IPv6.
-    ranges: Vec<(u128, u128)>,
+    /// Networks of IPv4 and of IPv6, apart from each other as in `source` of a route: `::/0` is nobody's with IPv4.
+    four: Ranges,
+    six: Ranges,
     /// Hashes of values, with the secret: the values may be keys of an API, and are nowhere in memory.
     values: HashSet<u64>,
 }
 
+/// First and last addresses of networks; in order and apart from each other, once they are united.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ranges(Vec<(u128, u128)>);
+
 impl List {
     pub fn new(secret: Secret) -> List {
-        List { secret, ranges: Vec::new(), values: HashSet::new() }
+        List { secret, four: Ranges::default(), six: Ranges::default(), values: HashSet::new() }
     }
 
     /// Adds the lines of a file. An error has the number of the line, and what is wrong with it.
@@ -45,7 +50,8 @@ impl List {
             }
             self.add_entry(entry).map_err(|what| (number, what))?;
         }
-        self.unite();
+        self.four.unite();
+        self.six.unite();
         Ok(())
     }
 
@@ -57,37 +63,21 @@ impl List {
             return Ok(());
         }
         let network = network(text).map_err(|(what, fix)| format!("{what}; {fix}"))?;
-        let (width, first) = match network.address {
-            IpAddr::V4(address) => (32, address.to_ipv6_mapped().to_bits()),
-            IpAddr::V6(address) => (128, address.to_bits()),
+        let (ranges, width, first) = match network.address {
+            IpAddr::V4(address) => (&mut self.four, 32, address.to_bits().into()),
+            IpAddr::V6(address) => (&mut self.six, 128, address.to_bits()),
         };
         let rest = 1_u128.checked_shl(width - u32::from(network.prefix)).map_or(u128::MAX, |size| size - 1);
-        self.ranges.push((first, first | rest));
+        ranges.0.push((first, first | rest));
         Ok(())
     }
 
-    /// Sorts the ranges, and joins those that overlap or touch.
-    fn unite(&mut self) {
-        self.ranges.sort_unstable();
-        let mut united: Vec<(u128, u128)> = Vec::with_capacity(self.ranges.len());
-        for (first, last) in self.ranges.drain(..) {
-            match united.last_mut() {
-                Some(known) if first <= known.1.saturating_add(1) => known.1 = known.1.max(last),
-                _ => united.push((first, last)),
-            }
-        }
-        united.shrink_to_fit();
-        self.ranges = united;
-    }
-
-    /// Whether an address is in one of the networks.
+    /// Whether an address is in one of the networks. IPv4 mapped into IPv6 counts as IPv4.
     pub fn has_address(&self, address: IpAddr) -> bool {
-        let bits = match address.to_canonical() {
-            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(address) => address.to_bits(),
-        };
-        let after = self.ranges.partition_point(|(first, _)| *first <= bits);
-        after > 0 && self.ranges[after - 1].1 >= bits
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.four.has(address.to_bits().into()),
+            IpAddr::V6(address) => self.six.has(address.to_bits()),
+        }
     }
 
     pub fn has_value(&self, value: &[u8]) -> bool {
@@ -103,6 +93,27 @@ impl List {
     /// Whether there is anything but networks.
     pub fn has_values(&self) -> bool {
         !self.values.is_empty()
+    }
+}
+
+impl Ranges {
+    /// Sorts the ranges, and joins those that overlap or touch.
+    fn unite(&mut self) {
+        self.0.sort_unstable();
+        let mut united: Vec<(u128, u128)> = Vec::with_capacity(self.0.len());
+        for (first, last) in self.0.drain(..) {
+            match united.last_mut() {
+                Some(known) if first <= known.1.saturating_add(1) => known.1 = known.1.max(last),
+                _ => united.push((first, last)),
+            }
+        }
+        united.shrink_to_fit();
+        self.0 = united;
+    }
+
+    fn has(&self, bits: u128) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= bits);
+        after > 0 && self.0[after - 1].1 >= bits
     }
 }
 
@@ -141,7 +152,7 @@ mod tests {
         assert!(of("a b #c", "a b") && of("a b#c", "a b#c") && !self::list("10.0.0.0/8").has_values());
         let long = "x".repeat(LINE_BYTES_MAX);
         assert!(of(&long, &long) && List::new(Secret([1, 2])).add(format!("{long}x").as_bytes()).is_err());
-        assert_eq!(list.ranges.len(), 4, "10/8 and 11/8 are one range");
+        assert_eq!((list.four.0.len(), list.six.0.len()), (2, 2), "10/8 and 11/8 are one range");
     }
 
     #[test]
@@ -149,6 +160,26 @@ mod tests {
         assert!(list("0.0.0.0/0").has_address("255.255.255.255".parse().unwrap()));
         assert!(!list("0.0.0.0/0").has_address("::1".parse().unwrap()));
         assert!(list("::/0\n::/1").has_address("ffff::".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_has_nobody_with_ipv4_in_it_and_mapped_addresses_are_ipv4() {
+        for (text, address, wanted) in [
+            ("::/0", "10.0.0.1", false),
+            ("::/0", "::ffff:10.0.0.1", false),
+            ("::/80", "10.0.0.1", false),
+            ("::/0", "::10.0.0.1", true),
+            ("::/0\n10.0.0.0/8", "::ffff:10.0.0.1", true),
+            ("0.0.0.0/0", "::ffff:10.0.0.1", true),
+            ("0.0.0.0/0", "::10.0.0.1", false),
+            ("0.0.0.0/0", "::", false),
+            ("255.255.255.255\n::", "0.0.0.0", false),
+        ] {
+            assert_eq!(list(text).has_address(address.parse().unwrap()), wanted, "{text:?} {address}");
+            let networks: Vec<_> = text.lines().map(|line| network(line).unwrap()).collect();
+            let has = networks.iter().any(|network| network.contains(address.parse().unwrap()));
+            assert_eq!(has, wanted, "as `source` has it: {text:?} {address}");
+        }
     }
 
     #[test]
