@@ -136,9 +136,10 @@ pub fn forwarded(lines: &[u8]) {
         }
         let found = source(listener, IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), &head, &text);
         // The simple reading takes some for addresses that are none; the strict one stops earlier, never elsewhere.
-        let is_said = |address: IpAddr| said.iter().any(|hop| hop.contains(&address.to_string()));
         assert!(found == wanted || is_proxy(found), "{found} {wanted}: {said:?}");
-        assert!(is_proxy(found) || is_said(found) || found.is_ipv6() || said.iter().any(|hop| hop.contains("::")));
+        // An address of IPv6 has many ways of writing, and one of IPv4 may be written as such.
+        let is_said = said.iter().any(|hop| hop.contains(&found.to_string()) || hop.matches(':').count() > 1);
+        assert!(is_proxy(found) || is_said, "{found}: {said:?}");
     });
 }
 
@@ -203,6 +204,12 @@ mod tests {
             super::path(&bytes);
             super::cookie(&bytes[1..]);
         }
+    }
+
+    /// Inputs that the fuzzer has found, or would have.
+    #[test]
+    fn promises_hold_for_inputs_that_broke_them() {
+        super::forwarded(b"X-Forwarded-For: 0:0:0:0:0:ffff:c000:0207");
     }
 
     #[test]
