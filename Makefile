@@ -5,7 +5,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
-.PHONY: help build release packages profile demo cluster-demo test test-long tidy bench clean
+.PHONY: help build release packages profile demo cluster-demo test test-long fuzz tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
@@ -15,6 +15,7 @@ help:
 	@echo "make profile make that profile anew, which takes some 20 minutes; to be committed"
 	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
 	@echo "make test-long  the same with the tests that take long: what a release must pass"
+	@echo "make fuzz    run every decoder under libFuzzer, a minute each: SECONDS=600 TARGETS=\"import requests\" make fuzz"
 	@echo "make tidy    the house rules only; takes seconds"
 	@echo "make bench   measure this machine, next to the other proxies that are installed"
 	@echo "make clean   remove what was built"
@@ -52,6 +53,9 @@ test:
 test-long:
 	@scripts/setup.sh test
 	cargo xtask ci --long
+
+fuzz:
+	@scripts/fuzz.sh
 
 tidy:
 	cargo xtask tidy
