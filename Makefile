@@ -6,6 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
 .PHONY: help build release packages profile demo cluster-demo test test-long fuzz tidy bench clean
+.PHONY: help build release packages profile demo cluster-demo conformance test test-long tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
@@ -16,6 +17,7 @@ help:
 	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
 	@echo "make test-long  the same with the tests that take long: what a release must pass"
 	@echo "make fuzz    run every decoder under libFuzzer, a minute each: SECONDS=600 TARGETS=\"import requests\" make fuzz"
+	@echo "make conformance  as root: the Gateway API's suite against the controller; builds an API server, which takes 15 minutes once"
 	@echo "make tidy    the house rules only; takes seconds"
 	@echo "make bench   measure this machine, next to the other proxies that are installed"
 	@echo "make clean   remove what was built"
@@ -45,6 +47,12 @@ cluster-demo:
 	@scripts/setup.sh cluster
 	cargo build --locked --release --workspace --bins
 	$(TARGET)/release/propylon-e2e-cluster-demo $(ARGUMENTS)
+
+# Of the whole workspace as well. ARGUMENTS="--run-test NAME" runs one test.
+conformance:
+	@scripts/setup.sh build
+	cargo build --locked --release --workspace --bins
+	@scripts/conformance/run.sh $(ARGUMENTS)
 
 test:
 	@scripts/setup.sh test
