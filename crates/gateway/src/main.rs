@@ -51,9 +51,12 @@ struct Options {
     /// Lease that decides who of several writes statuses, as NAMESPACE/NAME
     #[arg(long, value_name = "LEASE")]
     lease: Option<String>,
-    /// Two free ports of 127.0.0.1, this one and the next, for requests whose share of a rule has no backend
+    /// Three free ports of 127.0.0.1, this one and the next two, for requests and connections without a backend
     #[arg(long, value_name = "PORT", default_value_t = 9898)]
     refusals: u16,
+    /// File with the secret of sessionPersistence's cookies, 32 bytes or more, which all engines read by this path
+    #[arg(long, value_name = "FILE")]
+    sticky_key: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,7 @@ async fn run(options: Options) -> Result<(), String> {
         addresses: options.addresses.clone(),
         files: options.files.clone(),
         refusals: options.refusals,
+        sticky_key: options.sticky_key.clone(),
     };
     let (sender, leads) = watch::channel(options.lease.is_none());
     // Without a lease nobody else is there.

@@ -62,6 +62,7 @@ pub struct Object<S> {
 
 pub type GatewayClass = Object<GatewayClassSpec>;
 pub type Gateway = Object<GatewaySpec>;
+pub type ListenerSet = Object<ListenerSetSpec>;
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 pub type GrpcRoute = Object<RouteSpec<GrpcRule>>;
 pub type TlsRoute = Object<RouteSpec<RelayRule>>;
@@ -85,6 +86,23 @@ pub struct GatewaySpec {
     pub addresses: Vec<GatewayAddress>,
     pub infrastructure: Infrastructure,
     pub tls: GatewayTls,
+    pub allowed_listeners: AllowedListeners,
+}
+
+/// Namespaces whose ListenerSets may add listeners.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AllowedListeners {
+    /// Without a word no namespace is allowed.
+    pub namespaces: AllowedNamespaces,
+}
+
+/// Listeners that a Gateway has beside its own.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListenerSetSpec {
+    pub parent_ref: Reference,
+    pub listeners: Vec<Listener>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -97,7 +115,15 @@ pub struct Infrastructure {
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayTls {
     pub frontend: Frontend,
-    pub backend: Option<Value>,
+    pub backend: BackendTls,
+}
+
+/// TLS to servers.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendTls {
+    /// The certificate that servers are shown.
+    pub client_certificate_ref: Option<Reference>,
 }
 
 /// Certificates that clients have to show.
@@ -176,7 +202,7 @@ pub struct AllowedRoutes {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllowedNamespaces {
-    /// `All`, `Selector`, `Same` (the default) or `None`.
+    /// `All`, `Selector`, `Same` or `None`.
     pub from: Option<String>,
     /// One that is empty holds for all namespaces; an absent one for none.
     pub selector: Option<LabelSelector>,
@@ -267,7 +293,7 @@ pub struct HttpRule {
     pub backend_refs: Vec<BackendRef>,
     pub timeouts: Timeouts,
     pub retry: Option<Retry>,
-    pub session_persistence: Option<Value>,
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -304,7 +330,7 @@ pub struct GrpcRule {
     pub matches: Vec<GrpcMatch>,
     pub filters: Vec<Filter>,
     pub backend_refs: Vec<BackendRef>,
-    pub session_persistence: Option<Value>,
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -321,6 +347,26 @@ pub struct GrpcMethod {
     pub kind: Option<String>,
     pub service: Option<String>,
     pub method: Option<String>,
+}
+
+/// Clients that come back to the server that they had.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionPersistence {
+    pub session_name: Option<String>,
+    pub absolute_timeout: Option<String>,
+    pub idle_timeout: Option<String>,
+    /// `Cookie` (the default) or `Header`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub cookie_config: CookieConfig,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CookieConfig {
+    /// `Session` (the default) or `Permanent`.
+    pub lifetime_type: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -12,6 +12,8 @@ mod policies;
 mod references;
 mod relays;
 mod report;
+mod sessions;
+mod sets;
 mod tables;
 
 use crate::settings::{Outcome, Settings};
@@ -22,11 +24,11 @@ use backends::Backends;
 /// then no Gateway is programmed. `now` is the time of conditions that change, in RFC 3339.
 pub fn translate(world: &World, settings: &Settings, refused: Option<&str>, now: &str) -> Outcome {
     let mut gateways = gateways::plan(world, settings);
-    let mut backends = Backends::new(world, &settings.files);
+    let mut backends = Backends::new(world, settings);
     let mut routes = attach::attach(world, &mut gateways);
     let mut drafts = http::routes(world, &gateways, &mut routes, &mut backends);
     drafts.extend(relays::routes(world, &gateways, &mut routes, &mut backends));
-    drafts.extend(tables::isolation(&gateways));
+    drafts.extend(tables::isolation(&gateways, &mut backends));
     let whole = tables::whole(settings, &mut gateways, &mut backends, drafts, &mut routes);
     let (config, trouble) = match whole {
         Ok(text) => (Some(text), None),
@@ -34,6 +36,7 @@ pub fn translate(world: &World, settings: &Settings, refused: Option<&str>, now:
     };
     let mut statuses = report::classes(world, settings, now);
     statuses.extend(report::gateways(&gateways, trouble.as_deref().or(refused), now));
+    statuses.extend(sets::statuses(&gateways, trouble.as_deref().or(refused), now));
     statuses.extend(report::routes(settings, &routes, now));
     statuses.extend(policies::statuses(world, settings, &backends, now));
     let mut files = gateways.files;

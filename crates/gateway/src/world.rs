@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::resources::{
-    BackendTlsPolicy, ConfigMap, EndpointSlice, Gateway, GatewayClass, GrpcRoute, HttpRoute, Key, Metadata, Namespace,
-    Object, ReferenceGrant, Secret, Service, TcpRoute, TlsRoute,
+    BackendTlsPolicy, ConfigMap, EndpointSlice, Gateway, GatewayClass, GrpcRoute, HttpRoute, Key, ListenerSet,
+    Metadata, Namespace, Object, ReferenceGrant, Secret, Service, TcpRoute, TlsRoute,
 };
 
 /// Kinds of resources that are watched.
@@ -15,6 +15,7 @@ use crate::resources::{
 pub enum Kind {
     GatewayClass,
     Gateway,
+    ListenerSet,
     HttpRoute,
     GrpcRoute,
     TlsRoute,
@@ -29,9 +30,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::GatewayClass,
         Kind::Gateway,
+        Kind::ListenerSet,
         Kind::HttpRoute,
         Kind::GrpcRoute,
         Kind::TlsRoute,
@@ -51,6 +53,7 @@ impl Kind {
         match self {
             Kind::GatewayClass => (GATEWAY, "gatewayclasses"),
             Kind::Gateway => (GATEWAY, "gateways"),
+            Kind::ListenerSet => (GATEWAY, "listenersets"),
             Kind::HttpRoute => (GATEWAY, "httproutes"),
             Kind::GrpcRoute => (GATEWAY, "grpcroutes"),
             Kind::TlsRoute => (GATEWAY, "tlsroutes"),
@@ -70,6 +73,7 @@ impl Kind {
         match self {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
+            Kind::ListenerSet => "ListenerSet",
             Kind::HttpRoute => "HTTPRoute",
             Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
@@ -90,6 +94,7 @@ impl Kind {
 pub struct World {
     pub classes: BTreeMap<Key, GatewayClass>,
     pub gateways: BTreeMap<Key, Gateway>,
+    pub listener_sets: BTreeMap<Key, ListenerSet>,
     pub http_routes: BTreeMap<Key, HttpRoute>,
     pub grpc_routes: BTreeMap<Key, GrpcRoute>,
     pub tls_routes: BTreeMap<Key, TlsRoute>,
@@ -127,6 +132,10 @@ macro_rules! with_map {
             }
             Kind::Gateway => {
                 let $map = &mut $world.gateways;
+                $do
+            }
+            Kind::ListenerSet => {
+                let $map = &mut $world.listener_sets;
                 $do
             }
             Kind::HttpRoute => {

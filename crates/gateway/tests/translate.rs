@@ -1,5 +1,7 @@
 //! Cases of the API's conformance suite as resources in, routes and conditions out.
 
+use std::collections::BTreeSet;
+
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 
@@ -7,6 +9,9 @@ use propylon_gateway::resources::Key;
 use propylon_gateway::settings::{Outcome, Settings};
 use propylon_gateway::translate::translate;
 use propylon_gateway::world::{Kind, World};
+
+/// A feature with a test of its own that no profile counts.
+const UNREPORTED: &str = "GRPCRouteNamedRouteRule";
 
 const NOW: &str = "2026-11-28T12:00:00Z";
 
@@ -17,6 +22,7 @@ fn settings() -> Settings {
         addresses: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2=198.51.100.2".parse().unwrap()],
         files: "/run/files".into(),
         refusals: 9898,
+        sticky_key: Some("/run/sticky.key".into()),
     }
 }
 
@@ -75,8 +81,14 @@ fn config(outcome: &Outcome) -> Value {
     serde_json::from_str(outcome.config.as_deref().unwrap_or_else(|| panic!("{:?}", outcome.trouble))).unwrap()
 }
 
-/// All routes without their names and listeners.
+/// All routes without their names and listeners, but for those of last resort.
 fn routes(outcome: &Outcome) -> Vec<Value> {
+    let mut all = all_routes(outcome);
+    all.retain(|route| *route != json!({ "path": "/", "respond": { "status": 404 } }) && route["backend"] != "nobody");
+    all
+}
+
+fn all_routes(outcome: &Outcome) -> Vec<Value> {
     let mut all = config(outcome)["route"].as_array().unwrap().clone();
     for route in &mut all {
         route.as_object_mut().unwrap().retain(|key, _| key != "name" && key != "listener");
@@ -104,6 +116,38 @@ fn route_said(outcome: &Outcome, name: &str) -> Vec<String> {
 
 fn to(service: &str) -> Value {
     json!([{ "name": service, "port": 80 }])
+}
+
+/// Core features of the suite's profiles.
+const CORE: [(&str, &str); 4] = [
+    ("GATEWAY-GRPC", "GRPCRoute"),
+    ("GATEWAY-HTTP", "HTTPRoute"),
+    ("GATEWAY-TCP", "TCPRoute"),
+    ("GATEWAY-TLS", "TLSRoute"),
+];
+
+#[test]
+fn what_a_class_declares_is_what_the_suite_has_seen() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/conformance/report.yaml");
+    let report = std::fs::read_to_string(path).unwrap();
+    let mut seen = BTreeSet::from(["Gateway", "ReferenceGrant", UNREPORTED]);
+    let mut is_supported = false;
+    for line in report.lines() {
+        if let Some(name) = line.strip_prefix("    - ") {
+            seen.extend(is_supported.then_some(name));
+            continue;
+        }
+        is_supported = line == "    supportedFeatures:";
+        let profile = line.strip_prefix("  name: ");
+        seen.extend(CORE.iter().filter(|(name, _)| Some(*name) == profile).map(|(_, feature)| feature));
+        assert!(line.trim().strip_prefix("Failed: ").is_none_or(|number| number == "0"), "{line}");
+    }
+    assert!(CORE.iter().all(|(_, feature)| seen.contains(feature)), "{seen:?}");
+    let class = status(&translated(&world()), Kind::GatewayClass, "edge");
+    let declared: Vec<&str> =
+        class["supportedFeatures"].as_array().unwrap().iter().filter_map(|each| each["name"].as_str()).collect();
+    assert!(declared.is_sorted(), "{declared:?}");
+    assert_eq!(declared.into_iter().collect::<BTreeSet<_>>(), seen);
 }
 
 #[test]
@@ -262,6 +306,38 @@ fn timeouts_and_retries_are_those_of_the_rule() {
 }
 
 #[test]
+fn clients_come_back_to_the_server_that_they_had() {
+    let mut world = world();
+    let permanent = json!({
+        "sessionName": "cart", "absoluteTimeout": "1h", "cookieConfig": { "lifetimeType": "Permanent" },
+    });
+    let both = json!([{ "name": "v1", "port": 80 }, { "name": "v2", "port": 80 }]);
+    let matches = |path: &str| json!([{ "path": { "value": path } }]);
+    route(
+        &mut world,
+        "infra/r",
+        json!({ "rules": [
+            { "matches": matches("/one"), "backendRefs": to("v1"), "sessionPersistence": {} },
+            { "matches": matches("/both"), "backendRefs": both, "sessionPersistence": permanent },
+            { "matches": matches("/none"), "backendRefs": to("v1") },
+            { "matches": matches("/idle"), "backendRefs": to("v1"), "sessionPersistence": { "idleTimeout": "5m" } },
+            { "matches": matches("/head"), "backendRefs": to("v1"), "sessionPersistence": { "type": "Header" } },
+        ] }),
+    );
+    let outcome = translated(&world);
+    let config = config(&outcome);
+    let all = routes(&outcome);
+    let sticky = |backend: &Value| config["backend"][backend.as_str().unwrap()]["sticky"].clone();
+    assert_eq!(sticky(&all[0]["backend"]), json!({ "cookie": "propylon-session", "key_file": "/run/sticky.key" }));
+    assert_eq!(all[1]["sticky"], json!({ "cookie": "cart-backend", "ttl": "3600s" }));
+    let own = json!({ "cookie": "cart", "key_file": "/run/sticky.key", "ttl": "3600s" });
+    assert_eq!([sticky(&all[1]["backend"][0]["name"]), sticky(&all[1]["backend"][1]["name"])], [own.clone(), own]);
+    assert_eq!((&all[2]["backend"], sticky(&all[2]["backend"])), (&json!("infra_v1_80"), Value::Null));
+    assert_eq!([&all[3]["respond"], &all[4]["respond"]], [&json!({ "status": 500 }); 2]);
+    assert_eq!(route_said(&outcome, "infra/r")[2], "PartiallyInvalid=True:UnsupportedValue");
+}
+
+#[test]
 fn a_rule_that_cannot_be_kept_keeps_no_other_from_changing() {
     let mut world = world();
     let forwarded = json!([{ "type": "RequestHeaderModifier",
@@ -386,10 +462,11 @@ fn requests_stay_with_the_most_specific_listener() {
     }
     let expected = [
         json!({ "host": "a.example", "path": "/narrow", "backend": "infra_v1_80" }),
+        json!({ "path": "/", "respond": { "status": 404 } }),
         json!({ "host": "*.example", "path": "/", "respond": { "status": 404 } }),
         json!({ "host": "a.example", "path": "/", "respond": { "status": 404 } }),
     ];
-    assert_eq!(routes(&translated(&world)), expected);
+    assert_eq!(all_routes(&translated(&world)), expected);
 }
 
 #[test]
@@ -422,8 +499,61 @@ fn listeners_that_cannot_be_told_apart_are_conflicted() {
         ]
     );
     assert_eq!(listener(3)[3], "Conflicted=True:ProtocolConflict");
-    assert_eq!(listener(4)[1], "Programmed=False:Invalid");
+    assert_eq!(listener(4)[1], "Programmed=False:ProtocolConflict");
     assert_eq!(listener(5)[0], "Accepted=False:UnsupportedProtocol");
+}
+
+#[test]
+fn listeners_of_a_listener_set_stand_behind_those_of_its_gateway() {
+    let mut world = world();
+    let listener = |name: &str, protocol: &str, host: &str| {
+        let mut listener = json!({ "name": name, "port": 80, "protocol": protocol });
+        if protocol == "HTTP" {
+            listener["hostname"] = host.into();
+        }
+        listener
+    };
+    let own = json!([listener("own", "HTTP", "own.example")]);
+    let spec = |from: &str| {
+        let allowed = json!({ "namespaces": { "from": from } });
+        json!({ "spec": { "gatewayClassName": "edge", "listeners": own, "allowedListeners": allowed } })
+    };
+    put(&mut world, Kind::Gateway, "infra/gw", spec("All"));
+    let mut set = |name: &str, created: &str, listeners: Value| {
+        let parent = json!({ "name": "gw", "namespace": "infra" });
+        let spec = json!({ "parentRef": parent, "listeners": listeners });
+        put(&mut world, Kind::ListenerSet, name, json!({ "created": created, "spec": spec }));
+    };
+    let [first, second, third] = [1, 2, 3].map(|day| format!("2026-02-0{day}T00:00:00Z"));
+    set("app/old", &first, json!([listener("a", "HTTP", "a.example"), listener("b", "HTTP", "own.example")]));
+    set("app/new", &second, json!([listener("a", "HTTP", "a.example"), listener("c", "HTTP", "c.example")]));
+    set("app/none", &third, json!([listener("d", "TCP", "")]));
+    let parents = json!([
+        { "kind": "ListenerSet", "name": "new" },
+        { "name": "gw", "namespace": "infra", "sectionName": "c" },
+    ]);
+    service(&mut world, "app/v3", "10.0.0.3");
+    route(&mut world, "app/r", json!({ "parentRefs": parents, "rules": [{ "backendRefs": to("v3") }] }));
+    let outcome = translated(&world);
+    let reached = routes(&outcome).into_iter().filter(|route| route["backend"] == "app_v3_80").collect::<Vec<_>>();
+    assert_eq!(reached, [json!({ "host": "c.example", "path": "/", "backend": "app_v3_80" })]);
+    assert_eq!(status(&outcome, Kind::Gateway, "infra/gw")["attachedListenerSets"], 2);
+    let set = |name: &str| status(&outcome, Kind::ListenerSet, name);
+    let old = set("app/old");
+    assert_eq!(said(&old["conditions"]), ["Accepted=True:ListenersNotValid", "Programmed=True:Programmed"]);
+    assert_eq!(said(&old["listeners"][0]["conditions"])[3], "Conflicted=False:NoConflicts");
+    assert_eq!(said(&old["listeners"][1]["conditions"])[1], "Programmed=False:HostnameConflict");
+    assert_eq!(said(&set("app/new")["listeners"][0]["conditions"])[3], "Conflicted=True:HostnameConflict");
+    assert_eq!(set("app/new")["listeners"][1]["attachedRoutes"], 1);
+    let nothing = ["Accepted=False:ListenersNotValid", "Programmed=False:ListenersNotValid"];
+    assert_eq!(said(&set("app/none")["conditions"]), nothing);
+    let parent =
+        |place: usize| said(&status(&outcome, Kind::HttpRoute, "app/r")["parents"][place]["conditions"]).swap_remove(0);
+    assert_eq!([parent(0), parent(1)], ["Accepted=True:Accepted", "Accepted=False:NoMatchingParent"]);
+    put(&mut world, Kind::Gateway, "infra/gw", spec("Same"));
+    let refused = status(&translated(&world), Kind::ListenerSet, "app/old");
+    assert_eq!(said(&refused["conditions"]), ["Accepted=False:NotAllowed", "Programmed=False:NotAllowed"]);
+    assert_eq!(refused["listeners"], json!([]));
 }
 
 #[test]
@@ -517,7 +647,11 @@ fn relays_hand_on_what_their_routes_say() {
         json!({ "spec": { "parentRefs": [{ "name": "gw", "sectionName": section }], "hostnames": hosts,
             "rules": [{ "backendRefs": to("v1") }] } })
     };
-    assert_eq!(config(&translated(&world))["listener"].as_object().unwrap().len(), 1);
+    // Connections that nobody is for are closed; where nothing is served they are refused.
+    let alone = translated(&world);
+    assert_eq!(config(&alone)["listener"].as_object().unwrap().len(), 2);
+    assert_eq!(all_routes(&alone), [json!({ "backend": "nobody" })]);
+    assert_eq!(config(&alone)["backend"]["nobody"], json!({ "servers": ["127.0.0.1:9900"] }));
     put(&mut world, Kind::TlsRoute, "infra/t", spec("tls", json!(["a.example"])));
     put(&mut world, Kind::TcpRoute, "infra/d", spec("tcp", json!([])));
     let outcome = translated(&world);
@@ -528,6 +662,16 @@ fn relays_hand_on_what_their_routes_say() {
         routes(&outcome),
         [json!({ "host": "a.example", "backend": "infra_v1_80" }), json!({ "backend": "infra_v1_80" })]
     );
+    let shares = json!([{ "name": "v1", "port": 80, "weight": 70 }, { "name": "v2", "port": 80, "weight": 35 },
+        { "name": "v1", "port": 80, "weight": 0 }]);
+    let parents = json!([{ "name": "gw", "sectionName": "tcp" }]);
+    let spec = json!({ "parentRefs": parents, "rules": [{ "backendRefs": shares }] });
+    put(&mut world, Kind::TcpRoute, "infra/d", json!({ "spec": spec }));
+    let outcome = translated(&world);
+    let name = routes(&outcome)[1]["backend"].as_str().unwrap().to_owned();
+    let servers = &self::config(&outcome)["backend"][&name]["servers"];
+    let server = |address: &str, weight: u16| json!({ "address": format!("{address}:8080"), "weight": weight });
+    assert_eq!(*servers, json!([server("10.0.0.1", 256), server("10.0.0.2", 128)]));
 }
 
 #[test]
@@ -553,6 +697,44 @@ fn servers_are_verified_as_a_policy_says_or_not_asked() {
     let ancestors = &status(&outcome, Kind::BackendTlsPolicy, "infra/p")["ancestors"];
     let expected = ["Accepted=False:NoValidCACertificate", "ResolvedRefs=False:InvalidCACertificateRef"];
     assert_eq!(said(&ancestors[0]["conditions"]), expected);
+}
+
+#[test]
+fn servers_are_shown_the_certificate_of_the_gateway_that_leads_to_them() {
+    let pair = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let mut world = world();
+    let encoded = |text: String| Base64::encode_string(text.as_bytes());
+    let data = json!({ "tls.crt": encoded(pair.cert.pem()), "tls.key": encoded(pair.signing_key.serialize_pem()) });
+    put(&mut world, Kind::Secret, "infra/client", json!({ "type": "kubernetes.io/tls", "data": data }));
+    let policy = json!({
+        "targetRefs": [{ "group": "", "kind": "Service", "name": "v1" }],
+        "validation": { "hostname": "a.example", "wellKnownCACertificates": "System" },
+    });
+    put(&mut world, Kind::BackendTlsPolicy, "infra/p", json!({ "spec": policy }));
+    let shown = |world: &mut World, secret: &str| {
+        let spec = json!({
+            "gatewayClassName": "edge", "listeners": [{ "name": "http", "port": 81, "protocol": "HTTP" }],
+            "tls": { "backend": { "clientCertificateRef": { "name": secret } } },
+        });
+        put(world, Kind::Gateway, "infra/shown", json!({ "created": "2026-02-01T00:00:00Z", "spec": spec }));
+    };
+    shown(&mut world, "client");
+    let parents = json!([{ "name": "gw" }, { "name": "shown" }]);
+    route(&mut world, "infra/r", json!({ "parentRefs": parents, "rules": [{ "backendRefs": to("v1") }] }));
+    let outcome = translated(&world);
+    let config = config(&outcome);
+    let certificates: Vec<Value> = routes(&outcome)
+        .iter()
+        .map(|route| config["backend"][route["backend"].as_str().unwrap()]["tls"]["certificate"].clone())
+        .collect();
+    let file = format!("/run/files/{}", outcome.files.first_key_value().unwrap().0);
+    assert_eq!(certificates, [Value::Null, file.into()]);
+    let said_of = |outcome: &Outcome| said(&status(outcome, Kind::Gateway, "infra/shown")["conditions"]);
+    assert_eq!(said_of(&outcome)[2], "ResolvedRefs=True:ResolvedRefs");
+    shown(&mut world, "missing");
+    let outcome = translated(&world);
+    assert_eq!(said_of(&outcome)[0], "Accepted=True:Accepted");
+    assert_eq!(said_of(&outcome)[2], "ResolvedRefs=False:InvalidClientCertificateRef");
 }
 
 #[test]

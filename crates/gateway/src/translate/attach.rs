@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::gateways::{GatewayPlan, Gateways, ListenerPlan};
 use crate::conditions::Trouble;
 use crate::hostname;
-use crate::resources::{GROUP, Key, Metadata, Object, Reference, RouteSpec};
+use crate::resources::{AllowedNamespaces, GROUP, Key, Metadata, Object, Reference, RouteSpec};
 use crate::world::{Kind, World};
 
 /// Hosts of a listener that a route is for; an absent one is all.
@@ -71,13 +71,10 @@ fn of_kind<'w, R>(
     for route in routes.values() {
         let mut parents = Vec::new();
         for reference in &route.spec.parent_refs {
-            if !reference.is(GROUP, "Gateway", (GROUP, "Gateway")) {
-                continue;
-            }
             let key = reference.key(&route.metadata.namespace);
-            let Some(gateway) = gateways.all.iter().position(|plan| plan.key() == key) else { continue };
-            let hostnames = &route.spec.hostnames;
-            parents.push(parent(world, (gateway, &mut gateways.all[gateway]), reference, kind, (route, hostnames)));
+            let Some((place, set)) = owner(gateways, reference, &key) else { continue };
+            let site = (place, set, &gateways.all[place]);
+            parents.push(parent(world, site, reference, kind, (route, &route.spec.hostnames)));
         }
         let mut plan = RoutePlan {
             kind,
@@ -99,31 +96,49 @@ fn of_kind<'w, R>(
     all
 }
 
+/// The Gateway of ours that a parent is, or that has it as a ListenerSet.
+fn owner(gateways: &Gateways<'_>, reference: &Reference, key: &Key) -> Option<(usize, Option<usize>)> {
+    if reference.is(GROUP, "Gateway", (GROUP, "Gateway")) {
+        return Some((gateways.all.iter().position(|plan| plan.key() == *key)?, None));
+    }
+    if !reference.is(GROUP, "ListenerSet", (GROUP, "Gateway")) {
+        return None;
+    }
+    gateways.all.iter().enumerate().find_map(|(place, plan)| {
+        let set = plan.sets.iter().position(|set| set.object.metadata.key() == *key)?;
+        Some((place, Some(set)))
+    })
+}
+
 fn parent<R>(
     world: &World,
-    (index, gateway): (usize, &mut GatewayPlan<'_>),
+    (index, set, gateway): (usize, Option<usize>, &GatewayPlan<'_>),
     reference: &Reference,
     kind: Kind,
     (route, hostnames): (&Object<RouteSpec<R>>, &[String]),
 ) -> Parent {
     let mut parent = Parent { reference: reference.clone(), accepted: None, attachments: Vec::new() };
-    let key = gateway.key();
+    let named = match set.map(|place| &gateway.sets[place].object.metadata) {
+        Some(set) => format!("ListenerSet {}", set.key()),
+        None => format!("Gateway {}", gateway.key()),
+    };
     let is_named = |listener: &ListenerPlan<'_>| {
-        reference.section_name.as_ref().is_none_or(|name| *name == listener.spec.name)
+        listener.set == set
+            && reference.section_name.as_ref().is_none_or(|name| *name == listener.spec.name)
             && reference.port.is_none_or(|port| port == listener.spec.port)
     };
-    let mut trouble = Trouble::new("NoMatchingParent", format!("Gateway {key} has no listener of this name and port"));
-    for (place, listener) in gateway.listeners.iter_mut().enumerate().filter(|(_, listener)| is_named(listener)) {
-        if !is_allowed(world, &key.namespace, listener, &route.metadata.namespace, kind) {
+    let mut trouble = Trouble::new("NoMatchingParent", format!("{named} has no listener of this name and port"));
+    for (place, listener) in gateway.listeners.iter().enumerate().filter(|(_, listener)| is_named(listener)) {
+        if !is_allowed(world, listener, &route.metadata.namespace, kind) {
             if trouble.reason == "NoMatchingParent" {
-                let what = format!("no listener of Gateway {key} allows a {} of this namespace", kind.name());
+                let what = format!("no listener of {named} allows a {} of this namespace", kind.name());
                 trouble = Trouble::new("NotAllowedByListeners", what);
             }
             continue;
         }
         let hosts = hosts(listener, hostnames);
         if hosts.is_empty() {
-            let what = format!("none of its hostnames is one of a listener of Gateway {key}");
+            let what = format!("none of its hostnames is one of a listener of {named}");
             trouble = Trouble::new("NoMatchingListenerHostname", what);
             continue;
         }
@@ -138,19 +153,24 @@ fn parent<R>(
     parent
 }
 
-fn is_allowed(world: &World, own: &str, listener: &ListenerPlan<'_>, namespace: &str, kind: Kind) -> bool {
+fn is_allowed(world: &World, listener: &ListenerPlan<'_>, namespace: &str, kind: Kind) -> bool {
     let allowed = &listener.spec.allowed_routes.namespaces;
-    let is_namespace = match allowed.from.as_deref().unwrap_or("Same") {
+    is_let_in(world, allowed, "Same", (listener.namespace, namespace))
+        && listener.kinds.iter().any(|each| each.kind == kind.name())
+}
+
+/// Whether resources of a namespace are let in by one of another; `default` stands where nothing is said.
+pub fn is_let_in(world: &World, allowed: &AllowedNamespaces, default: &str, (own, other): (&str, &str)) -> bool {
+    match allowed.from.as_deref().unwrap_or(default) {
         "All" => true,
-        "Same" => own == namespace,
+        "Same" => own == other,
         "Selector" => {
-            let found = world.namespaces.get(&Key::new("", namespace));
+            let found = world.namespaces.get(&Key::new("", other));
             let selector = allowed.selector.as_ref();
             found.is_some_and(|found| selector.is_some_and(|selector| selector.holds(&found.metadata.labels)))
         }
         _ => false,
-    };
-    is_namespace && listener.kinds.iter().any(|each| each.kind == kind.name())
+    }
 }
 
 fn hosts(listener: &ListenerPlan<'_>, hostnames: &[String]) -> Vec<Option<String>> {

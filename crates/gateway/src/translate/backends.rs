@@ -1,28 +1,33 @@
 //! Backends of the engine, of the Services that rules refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
-use super::draft::short;
+use super::draft::{mark, short};
 use super::gateways::keep;
 use super::policies;
 use super::references::{self, Referrer};
+use super::sessions::Sticky;
 use crate::conditions::Trouble;
 use crate::resources::{BackendRef, EndpointSlice, Key, Reference};
-use crate::settings::Files;
+use crate::settings::{Files, Settings};
 use crate::world::World;
 
 /// Backends that the engine's own listener of refusals is behind.
 pub const REFUSALS: [(&str, u16); 2] = [("refused-500", 500), ("refused-503", 503)];
 
+/// Largest weight of a server that engines take.
+const WEIGHT_MAX: u16 = 256;
+
+/// The backend of connections that have none: its one server is a port where nobody listens, so that they are closed.
+pub const NOBODY: &str = "nobody";
+
 pub struct Backends<'w> {
     world: &'w World,
     slices: BTreeMap<Key, Vec<&'w EndpointSlice>>,
-    /// Folder of files as engines see it.
-    folder: &'w Path,
+    pub settings: &'w Settings,
     pub tables: BTreeMap<String, Value>,
     pub files: Files,
     /// Whether a share of a rule's requests has no backend.
@@ -44,14 +49,18 @@ pub struct Asking<'a> {
     pub is_grpc: bool,
     pub is_relay: bool,
     pub gateways: &'a BTreeSet<Key>,
+    /// File of the chain and key that servers are shown.
+    pub client: Option<&'a str>,
+    /// Clients come back to the server that they had.
+    pub sticky: Option<&'a Sticky>,
 }
 
 impl<'w> Backends<'w> {
-    pub fn new(world: &'w World, folder: &'w Path) -> Backends<'w> {
+    pub fn new(world: &'w World, settings: &'w Settings) -> Backends<'w> {
         Backends {
             world,
             slices: references::slices(world),
-            folder,
+            settings,
             tables: BTreeMap::new(),
             files: Files::new(),
             has_refusals: false,
@@ -97,16 +106,52 @@ impl<'w> Backends<'w> {
             *shares.entry(name).or_default() += weight;
         }
         let list = shares.iter().map(|(name, weight)| json!({ "name": name, "weight": weight }));
+        if asking.is_relay && shares.len() > 1 {
+            return Map::from_iter([("backend".to_owned(), self.merged(&shares).into())]);
+        }
+        let is_list = shares.len() > 1;
         let value = match shares.len() {
             1 => shares.keys().next().map_or(Value::Null, |name| name.clone().into()),
             _ => Value::Array(list.collect()),
         };
-        Map::from_iter([("backend".to_owned(), value)])
+        let mut keys = Map::from_iter([("backend".to_owned(), value)]);
+        if let Some(sticky) = asking.sticky.filter(|_| is_list) {
+            keys.insert("sticky".into(), sticky.of_list.clone());
+        }
+        keys
+    }
+
+    /// The keys of a relay's route that closes its connections.
+    pub fn nobody(&mut self) -> Map<String, Value> {
+        let [.., port] = self.settings.refusal_ports();
+        self.tables.insert(NOBODY.to_owned(), json!({ "servers": [format!("127.0.0.1:{port}")] }));
+        Map::from_iter([("backend".to_owned(), NOBODY.into())])
+    }
+
+    /// One backend with the servers of several: relays decide by server, and not by backend. A share is divided among
+    /// the servers of its backend.
+    fn merged(&mut self, shares: &BTreeMap<String, u32>) -> String {
+        let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
+        for (name, weight) in shares {
+            let servers = self.tables.get(name).and_then(|table| table["servers"].as_array());
+            let servers = servers.map_or(&[][..], Vec::as_slice);
+            for server in servers.iter().filter_map(Value::as_str) {
+                *weights.entry(server).or_default() += f64::from(*weight) / servers.len() as f64;
+            }
+        }
+        let largest = weights.values().copied().fold(0.0, f64::max);
+        let scaled = |weight: f64| (weight * f64::from(WEIGHT_MAX) / largest).round().max(1.0) as u64;
+        let servers = weights.iter().map(|(address, weight)| json!({ "address": address, "weight": scaled(*weight) }));
+        let table = json!({ "servers": servers.collect::<Vec<_>>() });
+        let first = shares.keys().next().map_or("", String::as_str);
+        let name = short(format!("{first}_and_{}", mark(&json!(shares))));
+        self.tables.insert(name.clone(), table);
+        name
     }
 
     /// The backend of copies; none where it has no server.
     pub fn mirror(&mut self, reference: &Reference, asking: &Asking<'_>) -> Result<Option<String>, Trouble> {
-        Ok(match self.find(reference, asking)? {
+        Ok(match self.find(reference, &Asking { sticky: None, ..*asking })? {
             Target::Backend(name) => Some(name),
             Target::Nobody(_) => None,
         })
@@ -137,14 +182,25 @@ impl<'w> Backends<'w> {
             let Ok(link) = policies::judge(self.world, policy) else { return Ok(Target::Nobody(500)) };
             let mut table = json!({ "server_name": link.server_name });
             if let Some(pem) = link.authorities {
-                table["ca"] = self.folder.join(keep(&mut self.files, "authority", pem)).display().to_string().into();
+                table["ca"] =
+                    self.settings.files.join(keep(&mut self.files, "authority", pem)).display().to_string().into();
+            }
+            if let Some(client) = asking.client {
+                table["certificate"] = self.settings.files.join(client).display().to_string().into();
+                name = format!("{name}_{}", mark(&client.into()));
             }
             tls = Some(table);
+        }
+        if let Some(sticky) = asking.sticky {
+            name = format!("{name}_sticky_{}", sticky.mark());
         }
         let name = short(name);
         Ok(match references::backend(&servers, protocol, tls) {
             None => Target::Nobody(503),
-            Some(table) => {
+            Some(mut table) => {
+                if let Some(sticky) = asking.sticky {
+                    table["sticky"] = sticky.of_backend.clone();
+                }
                 self.tables.entry(name.clone()).or_insert(table);
                 Target::Backend(name)
             }

@@ -18,6 +18,12 @@ pub fn short(name: String) -> String {
     format!("{kept}_{digest}")
 }
 
+/// A few characters that tell a value from others, for names.
+pub fn mark(value: &Value) -> String {
+    let digest = propylon_crypto::sha256(value.to_string().as_bytes());
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Keys of a rule that cannot be kept. Its requests are answered so, and not by a rule that is for more: a filter of
 /// this one may have had to let them in.
 pub fn refused() -> Map<String, Value> {

@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::draft::short;
 use super::references::{self, Referrer};
+use super::sets;
 use crate::conditions::Trouble;
 use crate::hostname;
-use crate::resources::{GROUP, Gateway, Key, Listener, Reference, RouteKind, Validation};
+use crate::resources::{GROUP, Gateway, Key, Listener, ListenerSet, Reference, RouteKind, Validation};
 use crate::settings::{Address, Files, Settings};
 use crate::world::World;
 
@@ -59,11 +60,26 @@ pub struct GatewayPlan<'w> {
     pub address: Option<Address>,
     pub accepted: Option<Trouble>,
     pub programmed: Option<Trouble>,
+    /// File of the chain and key that servers are shown over TLS, where one is asked for.
+    pub client: Option<Result<String, Trouble>>,
+    /// Listeners of its own, and then of its ListenerSets by the order of precedence.
     pub listeners: Vec<ListenerPlan<'w>>,
+    pub sets: Vec<SetPlan<'w>>,
+}
+
+/// A ListenerSet with this Gateway as its parent.
+pub struct SetPlan<'w> {
+    pub object: &'w ListenerSet,
+    /// The Gateway lets no listeners of this namespace in.
+    pub refused: Option<Trouble>,
 }
 
 pub struct ListenerPlan<'w> {
     pub spec: &'w Listener,
+    /// Place of its ListenerSet among those of the Gateway; absent for the Gateway's own.
+    pub set: Option<usize>,
+    /// The namespace of the resource that it is written in.
+    pub namespace: &'w str,
     pub mode: Option<Mode>,
     /// The listener of the engine, which all listeners of a Gateway with one port are.
     pub engine: String,
@@ -78,9 +94,19 @@ pub struct ListenerPlan<'w> {
     pub attached: usize,
 }
 
-impl GatewayPlan<'_> {
+impl<'w> GatewayPlan<'w> {
     pub fn key(&self) -> Key {
         self.object.metadata.key()
+    }
+
+    /// Listeners of the Gateway itself, or of one of its ListenerSets.
+    pub fn listeners_of(&self, set: Option<usize>) -> impl Iterator<Item = &ListenerPlan<'w>> {
+        self.listeners.iter().filter(move |listener| listener.set == set)
+    }
+
+    /// File of the chain and key that servers are shown.
+    pub fn client_file(&self) -> Option<&str> {
+        self.client.as_ref()?.as_ref().ok().map(String::as_str)
     }
 
     pub fn is_served(&self, listener: &ListenerPlan<'_>) -> bool {
@@ -116,13 +142,28 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
     let mut files = Files::new();
     let mut all: Vec<GatewayPlan<'w>> = Vec::new();
     for object in ours {
-        let mut plan = GatewayPlan { object, address: None, accepted: None, programmed: None, listeners: Vec::new() };
+        let mut plan = GatewayPlan {
+            object,
+            address: None,
+            accepted: None,
+            programmed: None,
+            client: client(world, object, &mut files),
+            listeners: Vec::new(),
+            sets: sets::of(world, object),
+        };
         if let Some(parameters) = &object.spec.infrastructure.parameters_ref {
             let what = format!("infrastructure.parametersRef {parameters} is of no kind that is known here");
             plan.accepted = Some(Trouble::new("InvalidParameters", what));
         }
-        for spec in &object.spec.listeners {
-            plan.listeners.push(listener(world, object, spec, &mut files));
+        let namespace = object.metadata.namespace.as_str();
+        let own = object.spec.listeners.iter().map(|spec| (spec, None, namespace));
+        let allowed = plan.sets.iter().enumerate().filter(|(_, set)| set.refused.is_none());
+        let others = allowed.flat_map(|(place, set)| {
+            let namespace = set.object.metadata.namespace.as_str();
+            set.object.spec.listeners.iter().map(move |spec| (spec, Some(place), namespace))
+        });
+        for site in own.chain(others) {
+            plan.listeners.push(listener(world, object, site, &mut files));
         }
         conflicts(&mut plan);
         all.push(plan);
@@ -135,10 +176,17 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
     Gateways { all, files }
 }
 
-fn listener<'w>(world: &World, gateway: &Gateway, spec: &'w Listener, files: &mut Files) -> ListenerPlan<'w> {
+fn listener<'w>(
+    world: &World,
+    gateway: &Gateway,
+    (spec, set, namespace): (&'w Listener, Option<usize>, &'w str),
+    files: &mut Files,
+) -> ListenerPlan<'w> {
     let mode = Mode::of(spec);
     let mut plan = ListenerPlan {
         spec,
+        set,
+        namespace,
         mode,
         engine: short(format!("{}_{}_{}", gateway.metadata.namespace, gateway.metadata.name, spec.port)),
         kinds: Vec::new(),
@@ -171,7 +219,7 @@ fn listener<'w>(world: &World, gateway: &Gateway, spec: &'w Listener, files: &mu
         plan.resolved = Some(Trouble::new("InvalidRouteKinds", what));
     }
     if mode.has_certificates() {
-        certificates(world, gateway, &mut plan, files);
+        certificates(world, &mut plan, files);
         if let Some(validation) = gateway.spec.tls.frontend.of(spec.port) {
             clients(world, gateway, validation, &mut plan, files);
         }
@@ -179,8 +227,9 @@ fn listener<'w>(world: &World, gateway: &Gateway, spec: &'w Listener, files: &mu
     plan
 }
 
-fn certificates(world: &World, gateway: &Gateway, plan: &mut ListenerPlan<'_>, files: &mut Files) {
-    let from = Referrer { kind: "Gateway", namespace: &gateway.metadata.namespace };
+fn certificates(world: &World, plan: &mut ListenerPlan<'_>, files: &mut Files) {
+    let kind = if plan.set.is_some() { "ListenerSet" } else { "Gateway" };
+    let from = Referrer { kind, namespace: plan.namespace };
     let references = plan.spec.tls.as_ref().map_or(&[][..], |tls| &tls.certificate_refs);
     if references.is_empty() {
         plan.resolved = Some(Trouble::new("InvalidCertificateRef", "tls.certificateRefs names no certificate"));
@@ -191,6 +240,16 @@ fn certificates(world: &World, gateway: &Gateway, plan: &mut ListenerPlan<'_>, f
             Err(trouble) => plan.resolved = Some(trouble),
         }
     }
+}
+
+fn client(world: &World, gateway: &Gateway, files: &mut Files) -> Option<Result<String, Trouble>> {
+    let reference = gateway.spec.tls.backend.client_certificate_ref.as_ref()?;
+    let from = Referrer { kind: "Gateway", namespace: &gateway.metadata.namespace };
+    Some(match references::certificate(world, reference, from) {
+        Ok(pem) => Ok(keep(files, "certificate", pem)),
+        Err(trouble) if trouble.reason == "RefNotPermitted" => Err(trouble),
+        Err(trouble) => Err(Trouble::new("InvalidClientCertificateRef", trouble.message)),
+    })
 }
 
 /// Clients of the listener have to show certificates.
@@ -240,12 +299,17 @@ pub fn keep(files: &mut Files, what: &str, content: Vec<u8>) -> String {
     name
 }
 
-/// Listeners of a Gateway that cannot be told apart, or not be served on one port, are conflicted, all of them.
+/// Listeners of a Gateway that cannot be told apart, or not be served on one port, are conflicted, all of them. A
+/// ListenerSet's are so with what stands before them alone.
 fn conflicts(plan: &mut GatewayPlan<'_>) {
     let mut found: Vec<Option<Trouble>> = Vec::new();
     for (index, one) in plan.listeners.iter().enumerate() {
         let mut trouble = None;
-        for (_, other) in plan.listeners.iter().enumerate().filter(|(other, _)| *other != index) {
+        for (place, other) in plan.listeners.iter().enumerate().filter(|(other, _)| *other != index) {
+            let is_behind = place > index || found.get(place).is_some_and(Option::is_some);
+            if other.set.is_some() && is_behind || one.set.is_some() && place > index {
+                continue;
+            }
             if one.spec.port != other.spec.port || one.mode.is_none() || other.mode.is_none() {
                 continue;
             }

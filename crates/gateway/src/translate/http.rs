@@ -10,10 +10,11 @@ use super::draft::{Draft, refused};
 use super::filters::{self, Entrance};
 use super::gateways::{Gateways, Mode};
 use super::references::Referrer;
+use super::sessions;
 use crate::conditions::Trouble;
 use crate::duration;
 use crate::resources::{
-    BackendRef, Filter, GrpcMatch, GrpcRule, HttpMatch, HttpRule, Key, Retry, Timeouts, ValueMatch,
+    BackendRef, Filter, GrpcMatch, GrpcRule, HttpMatch, HttpRule, Key, Retry, SessionPersistence, Timeouts, ValueMatch,
 };
 use crate::world::{Kind, World};
 
@@ -27,7 +28,7 @@ struct Rule<'a> {
     backends: &'a [BackendRef],
     timeouts: Option<&'a Timeouts>,
     retry: Option<&'a Retry>,
-    is_sticky: bool,
+    session: Option<&'a SessionPersistence>,
 }
 
 pub fn routes(
@@ -45,12 +46,15 @@ pub fn routes(
             _ => continue,
         };
         for (index, rule) in rules.iter().enumerate() {
-            let made = rule_keys(rule, gateways, route, backends);
-            match made {
-                Ok(keys) => place_rule((place, index), rule, &keys, (gateways, route), &mut drafts),
-                Err(trouble) => {
+            // Gateways that show servers another certificate have backends of their own.
+            for client in clients(gateways, route) {
+                let (made, trouble) = match rule_keys((rule, client), gateways, route, backends) {
+                    Ok(keys) => (keys, None),
+                    Err(trouble) => ([refused(), refused()], Some(trouble)),
+                };
+                place_rule((place, index), rule, (client, &made), (gateways, route), &mut drafts);
+                if let Some(trouble) = trouble {
                     route.drop_rule(index, trouble);
-                    place_rule((place, index), rule, &[refused(), refused()], (gateways, route), &mut drafts);
                 }
             }
         }
@@ -58,19 +62,26 @@ pub fn routes(
     drafts
 }
 
+/// Certificates for servers of the Gateways that a route is attached to: files, or none.
+fn clients<'g>(gateways: &'g Gateways<'_>, route: &RoutePlan<'_>) -> BTreeSet<Option<&'g str>> {
+    let attachments = route.parents.iter().flat_map(|parent| &parent.attachments);
+    let found: BTreeSet<_> = attachments.map(|each| gateways.all[each.gateway].client_file()).collect();
+    // A route that is attached nowhere is told what is wrong with it all the same.
+    if found.is_empty() { BTreeSet::from([None]) } else { found }
+}
+
 /// Keys of a rule for requests that come in without TLS, and with it.
 type RuleKeys = [Map<String, Value>; 2];
 
 fn rule_keys(
-    rule: &Rule<'_>,
+    (rule, client): (&Rule<'_>, Option<&str>),
     gateways: &Gateways<'_>,
     route: &mut RoutePlan<'_>,
     backends: &mut Backends<'_>,
 ) -> Result<RuleKeys, Trouble> {
     let unsupported = |what: &str| Trouble::new("UnsupportedValue", what);
-    if rule.is_sticky {
-        return Err(unsupported("sessionPersistence is not served yet"));
-    }
+    let key_file = backends.settings.sticky_key.as_deref();
+    let sticky = rule.session.map(|session| sessions::sticky(session, key_file)).transpose()?;
     let used: Vec<&BackendRef> = rule.backends.iter().filter(|each| each.weight() > 0).collect();
     let own = used.iter().flat_map(|each| &each.filters);
     if used.len() > 1 && used.iter().any(|each| !each.filters.is_empty()) {
@@ -86,7 +97,8 @@ fn rule_keys(
         .collect();
     let (kind, namespace) = (route.kind.name(), &route.metadata.namespace);
     let is_grpc = route.kind == Kind::GrpcRoute;
-    let asking = Asking { from: Referrer { kind, namespace }, is_grpc, is_relay: false, gateways: &parents };
+    let from = Referrer { kind, namespace };
+    let asking = Asking { from, is_grpc, is_relay: false, gateways: &parents, client, sticky: sticky.as_ref() };
     let mut common = Map::new();
     if !is_redirect {
         common = backends.split(rule.backends, &asking, route);
@@ -183,7 +195,7 @@ fn mirror(
 fn place_rule(
     origin: (usize, usize),
     rule: &Rule<'_>,
-    keys: &RuleKeys,
+    (client, keys): (Option<&str>, &RuleKeys),
     (gateways, route): (&Gateways<'_>, &RoutePlan<'_>),
     drafts: &mut Vec<Draft>,
 ) {
@@ -192,7 +204,7 @@ fn place_rule(
     for attachment in route.parents.iter().flat_map(|parent| &parent.attachments) {
         let gateway = &gateways.all[attachment.gateway];
         let listener = &gateway.listeners[attachment.listener];
-        if !gateway.is_served(listener) {
+        if !gateway.is_served(listener) || gateway.client_file() != client {
             continue;
         }
         let then = &keys[usize::from(listener.mode == Some(Mode::Https))];
@@ -223,7 +235,7 @@ fn http_rule(rule: &HttpRule) -> Rule<'_> {
         backends: &rule.backend_refs,
         timeouts: Some(&rule.timeouts),
         retry: rule.retry.as_ref(),
-        is_sticky: rule.session_persistence.is_some(),
+        session: rule.session_persistence.as_ref(),
     }
 }
 
@@ -283,7 +295,7 @@ fn grpc_rule(rule: &GrpcRule) -> Rule<'_> {
         backends: &rule.backend_refs,
         timeouts: None,
         retry: None,
-        is_sticky: rule.session_persistence.is_some(),
+        session: rule.session_persistence.as_ref(),
     }
 }
 

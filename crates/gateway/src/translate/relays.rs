@@ -33,7 +33,8 @@ pub fn routes(
         for (index, rule) in rules.iter().enumerate() {
             let (kind, namespace) = (route.kind.name(), &route.metadata.namespace);
             let from = Referrer { kind, namespace };
-            let asking = Asking { from, is_grpc: false, is_relay: true, gateways: &parents };
+            let asking =
+                Asking { from, is_grpc: false, is_relay: true, gateways: &parents, client: None, sticky: None };
             let then = backends.split(&rule.backend_refs, &asking, route);
             // A connection has one rule, the first: nothing tells rules of a relay apart.
             if then.is_empty() || index > 0 {

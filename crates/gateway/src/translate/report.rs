@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::attach::{Parent, RoutePlan};
 use super::gateways::{GatewayPlan, Gateways, ListenerPlan};
+use super::sets;
 use crate::conditions::{Condition, Trouble, written};
 use crate::settings::{Settings, StatusChange};
 use crate::world::{Kind, World};
@@ -12,8 +13,11 @@ use crate::world::{Kind, World};
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
+    "GatewayFrontendClientCertificateValidation",
     "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
     "GatewayStaticAddresses",
@@ -37,7 +41,11 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
     "TCPRoute",
     "TLSRoute",
@@ -61,7 +69,7 @@ pub fn classes(world: &World, settings: &Settings, now: &str) -> Vec<StatusChang
     changes.flatten().collect()
 }
 
-fn change(
+pub fn change(
     kind: Kind,
     key: &crate::resources::Key,
     (version, before): (&str, &Value),
@@ -77,11 +85,15 @@ pub fn gateways(gateways: &Gateways<'_>, refused: Option<&str>, now: &str) -> Ve
         let metadata = &plan.object.metadata;
         let before = &plan.object.status;
         let listeners: Vec<Value> =
-            plan.listeners.iter().map(|listener| listener_status(plan, listener, refused, now)).collect();
+            plan.listeners_of(None).map(|listener| listener_status(plan, listener, refused, now)).collect();
         let mut status = json!({
             "conditions": written(&conditions(plan, refused), &before["conditions"], metadata.generation, now),
             "listeners": listeners,
         });
+        let attached = sets::attached(plan);
+        if attached > 0 || before["attachedListenerSets"].is_number() {
+            status["attachedListenerSets"] = attached.into();
+        }
         if let Some(address) = &plan.address {
             status["addresses"] = json!([{ "type": "IPAddress", "value": address.advertised }]);
         } else if before["addresses"].is_array() {
@@ -94,8 +106,7 @@ pub fn gateways(gateways: &Gateways<'_>, refused: Option<&str>, now: &str) -> Ve
 
 fn conditions(plan: &GatewayPlan<'_>, refused: Option<&str>) -> Vec<Condition> {
     let bad: Vec<&str> = plan
-        .listeners
-        .iter()
+        .listeners_of(None)
         .filter(|listener| listener.accepted.is_some() || listener.conflicted.is_some())
         .map(|listener| listener.spec.name.as_str())
         .collect();
@@ -103,7 +114,10 @@ fn conditions(plan: &GatewayPlan<'_>, refused: Option<&str>) -> Vec<Condition> {
     let accepted = match &plan.accepted {
         Some(trouble) => Condition::new("Accepted", false, trouble.reason, trouble.message.clone()),
         None if bad.is_empty() => Condition::new("Accepted", true, "Accepted", ""),
-        None => Condition::new("Accepted", bad.len() < plan.listeners.len(), "ListenersNotValid", what),
+        None => {
+            let is_any_left = bad.len() < plan.listeners_of(None).count() || sets::attached(plan) > 0;
+            Condition::new("Accepted", is_any_left, "ListenersNotValid", what)
+        }
     };
     let unprogrammed = match refused {
         _ if !accepted.holds => Some(Trouble::new("Invalid", "the Gateway is not accepted")),
@@ -112,17 +126,22 @@ fn conditions(plan: &GatewayPlan<'_>, refused: Option<&str>) -> Vec<Condition> {
         None => None,
     };
     let mut all = vec![accepted, Condition::unless("Programmed", "Programmed", unprogrammed.as_ref())];
-    if plan.object.spec.tls.backend.is_some() {
-        let what = "tls.backend is not served: servers are shown no certificate";
-        all.push(Condition::new("ResolvedRefs", false, "InvalidClientCertificateRef", what));
+    if let Some(client) = &plan.client {
+        all.push(Condition::unless("ResolvedRefs", "ResolvedRefs", client.as_ref().err()));
     }
     all
 }
 
-fn listener_status(plan: &GatewayPlan<'_>, listener: &ListenerPlan<'_>, refused: Option<&str>, now: &str) -> Value {
-    let before = plan.object.status["listeners"].as_array().map_or(&[][..], Vec::as_slice);
+pub fn listener_status(plan: &GatewayPlan<'_>, listener: &ListenerPlan<'_>, refused: Option<&str>, now: &str) -> Value {
+    let set = listener.set.map(|place| plan.sets[place].object);
+    let (status, generation) = match set {
+        None => (&plan.object.status, plan.object.metadata.generation),
+        Some(set) => (&set.status, set.metadata.generation),
+    };
+    let before = status["listeners"].as_array().map_or(&[][..], Vec::as_slice);
     let before = before.iter().find(|each| each["name"] == listener.spec.name.as_str());
     let programmed = match refused {
+        _ if listener.conflicted.is_some() => listener.conflicted.clone(),
         _ if plan.accepted.is_some() || !listener.is_usable() || listener.resolved.is_some() => {
             Some(Trouble::new("Invalid", "it is not served: the other conditions say why"))
         }
@@ -141,11 +160,13 @@ fn listener_status(plan: &GatewayPlan<'_>, listener: &ListenerPlan<'_>, refused:
         conflicted,
     ];
     let known = before.map_or(&Value::Null, |before| &before["conditions"]);
+    // No route has anything of a listener that is conflicted.
+    let kinds = if listener.conflicted.is_some() { &[][..] } else { &listener.kinds };
     json!({
         "name": listener.spec.name,
-        "supportedKinds": listener.kinds,
+        "supportedKinds": kinds,
         "attachedRoutes": listener.attached,
-        "conditions": written(&conditions, known, plan.object.metadata.generation, now),
+        "conditions": written(&conditions, known, generation, now),
     })
 }
 

@@ -21,20 +21,31 @@ const REFUSING: &str = "refusals";
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
 /// Routes of last resort, by which a request stays with the most specific listener that its host has: those for less
-/// specific ones are not asked (GEP-3155's listener isolation).
-pub fn isolation(gateways: &Gateways<'_>) -> Vec<Draft> {
+/// specific ones are not asked (GEP-3155's listener isolation). A host that no listener is for is answered likewise,
+/// with 404 as the API wants it, and not with the engine's 421. Where TLS is passed through, its connections are
+/// closed, and not told by an alert.
+pub fn isolation(gateways: &Gateways<'_>, backends: &mut Backends<'_>) -> Vec<Draft> {
     let mut drafts = Vec::new();
     for gateway in &gateways.all {
         for listener in gateway.listeners.iter().filter(|listener| gateway.is_served(listener)) {
-            if matches!(listener.mode, Some(Mode::Http | Mode::Https)) && listener.hostname().is_some() {
+            let own = Some(listener.hostname()).filter(|host| host.is_some());
+            let (hosts, path, then) = match listener.mode {
+                Some(Mode::Http | Mode::Https) => {
+                    let answer = Map::from_iter([("respond".to_owned(), json!({ "status": 404 }))]);
+                    (own.into_iter().chain([None]), Some(json!("/")), answer)
+                }
+                Some(Mode::Passthrough) => (None.into_iter().chain([None]), None, backends.nobody()),
+                _ => continue,
+            };
+            for host in hosts {
                 drafts.push(Draft {
                     listener: listener.engine.clone(),
-                    host: listener.hostname().map(str::to_owned),
-                    path: Some(json!("/")),
+                    host: host.map(str::to_owned),
+                    path: path.clone(),
                     conditions: Map::new(),
-                    then: Map::from_iter([("respond".to_owned(), json!({ "status": 404 }))]),
+                    then: then.clone(),
                     origin: None,
-                    name: format!("nothing_{}_{}", listener.engine, listener.spec.name),
+                    name: format!("nothing_{}_{}", listener.engine, host.map_or("", |_| listener.spec.name.as_str())),
                 });
             }
         }
@@ -288,7 +299,8 @@ impl Text {
 
 /// Adds the listener of refusals, with its backends and routes.
 fn refusals(settings: &Settings, tables: &mut BTreeMap<&str, Map<String, Value>>, routes: &mut Vec<Value>) {
-    let ports = [settings.refusals, settings.refusals.saturating_add(1)];
+    let [first, second, _] = settings.refusal_ports();
+    let ports = [first, second];
     let bind = ports.map(|port| format!("127.0.0.1:{port}"));
     tables.entry("listener").or_default().insert(REFUSING.into(), json!({ "bind": bind }));
     for ((name, status), port) in REFUSALS.iter().zip(ports) {
