@@ -5,8 +5,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
-.PHONY: help build release packages profile demo cluster-demo test test-long fuzz tidy bench clean
-.PHONY: help build release packages profile demo cluster-demo conformance test test-long tidy bench clean
+.PHONY: help build release packages profile demo cluster-demo conformance test test-long fuzz tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"

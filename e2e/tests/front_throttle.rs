@@ -1,7 +1,7 @@
 //! Bodies that are slowed down: how large their pieces are, and what becomes of a client that goes away meanwhile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, request};
@@ -210,4 +210,105 @@ fn a_client_that_asks_for_nothing_more_gets_the_rest_of_its_slow_body() {
         client.finish();
         assert_eq!(client.read_exact(BYTES - 1), body.as_bytes()[1..], "{path}");
     }
+}
+
+/// Bytes in a second that bodies of one key have together, and how many each of them has.
+const SHARED: usize = 32 << 10;
+const EACH: usize = 16 << 10;
+
+/// Bytes of one key's bodies, counted as they come.
+struct Tally {
+    /// When the first of them were asked for, or sent.
+    began: OnceLock<Instant>,
+    count: AtomicUsize,
+}
+
+impl Tally {
+    fn new() -> Tally {
+        Tally { began: OnceLock::new(), count: AtomicUsize::new(0) }
+    }
+
+    fn add(&self, bytes: usize) {
+        let count = self.count.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        let elapsed = self.began.get().expect("nothing comes before").elapsed();
+        assert!(count as f64 <= SHARED as f64 * (0.3 + elapsed.as_secs_f64()), "{count} bytes after {elapsed:?}");
+    }
+}
+
+fn download_of_key(engine: &Engine, key: &str, tally: &Tally) {
+    let mut client = engine.client("plain");
+    tally.began.get_or_init(Instant::now);
+    client.send(format!("GET / HTTP/1.1\r\nHost: a.test\r\nX-Key: {key}\r\n\r\n"));
+    client.read_head();
+    client.read_through(EACH as u64, |piece| tally.add(piece.len()));
+}
+
+fn download_of_key_by_stream(engine: &Engine, key: &str, tally: &Tally) {
+    let mut client = Http2::start(engine);
+    let fields = [&request("GET", "/")[..], &[("x-key", key)]].concat();
+    tally.began.get_or_init(Instant::now);
+    client.send(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields));
+    assert_eq!(client.next_of(1).status(), Some(200));
+    loop {
+        let frame = client.next_of(1);
+        tally.add(frame.payload.len());
+        if frame.ends() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn bodies_of_one_key_share_its_pace_over_connections_workers_versions_and_a_reload() {
+    let uploads = Arc::new(Tally::new());
+    let arrived = Arc::clone(&uploads);
+    let origin = Origin::scripted(move |peer| {
+        while let Some(head) = peer.read_head() {
+            if head.starts_with(b"POST") {
+                let mut left = EACH;
+                while left > 0 {
+                    let Some(some) = peer.read_some() else { return };
+                    arrived.add(some.len());
+                    left -= some.len();
+                }
+            }
+            let body = "d".repeat(EACH);
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {EACH}\r\n\r\n{body}"));
+        }
+    });
+    let config = format!(
+        "[process]\nworkers = 2\n[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\nbackend = \"app\"\nthrottle = {{ download = {SHARED}, upload = {SHARED}, key = {{ header = \"X-Key\" }} }}\n",
+        origin.address()
+    );
+    let engine = Engine::start(&config);
+    let tally = Tally::new();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| download_of_key(&engine, "one", &tally));
+            scope.spawn(|| download_of_key_by_stream(&engine, "one", &tally));
+        }
+        holds("the first bytes", || tally.count.load(Ordering::SeqCst) > 0);
+        // Those of another key are not among them.
+        download_of_key(&engine, "two", &Tally::new());
+        engine.rewrite(&format!("{config}[[route]]\npath = \"/other\"\nrespond = {{}}\n"));
+        engine.reload();
+        // One that begins with the new configuration is beside those of the old.
+        scope.spawn(|| download_of_key(&engine, "one", &tally));
+        let (mut client, mut http2) = (engine.client("plain"), Http2::start(&engine));
+        client.send(format!("POST /1 HTTP/1.1\r\nHost: a.test\r\nX-Key: three\r\nContent-Length: {EACH}\r\n\r\n"));
+        let length = EACH.to_string();
+        let fields = [&request("POST", "/2")[..], &[("x-key", "three"), ("content-length", &*length)]].concat();
+        http2.send(HEADERS, END_HEADERS, 1, &block(&fields));
+        // A body that comes whole with its head is not slowed down.
+        let text = || origin.received_text();
+        holds("both heads at the server", || text().contains("POST /1") && text().contains("POST /2"));
+        uploads.began.get_or_init(Instant::now);
+        client.send("u".repeat(EACH));
+        http2.send(DATA, END_STREAM, 1, "u".repeat(EACH).as_bytes());
+        assert_eq!(client.read_head().split(' ').nth(1), Some("200"));
+        assert_eq!(http2.next_of(1).status(), Some(200));
+    });
+    assert_eq!(tally.count.load(Ordering::SeqCst), 5 * EACH);
+    assert_eq!(uploads.count.load(Ordering::SeqCst), 2 * EACH);
 }

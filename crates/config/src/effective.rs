@@ -538,7 +538,7 @@ mod tests {
         priority = "low"
         buffer = { request = { memory = "32KiB", disk = "3MiB" }, response = { memory = "128KiB", disk = 0 } }
         body_limit = "2MiB"
-        throttle = { download = "1MiB", upload = "2KiB", after = "3MiB" }
+        throttle = { download = "1MiB", upload = "2KiB", after = "3MiB", key = ["source", { cookie = "sid" }, { header = "X-Tenant" }], ipv4_prefix = 24, ipv6_prefix = 56, keys = 128 }
         mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }
         [backend.raw2]
         servers = ["10.0.2.1:80"]

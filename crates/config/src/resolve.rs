@@ -369,18 +369,26 @@ fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
-/// Parts of a limit's key that no request of a listener has: all of them would have one key.
+/// Keys by which requests of a route are told apart: what has each, where it stands, and its parts.
+fn keys<'a>(report: &Report<'_>, draft: &'a RouteDraft) -> impl Iterator<Item = (&'static str, At, &'a [LimitKey])> {
+    let (steps, at) = (&draft.route.steps, report.at(draft.span));
+    let paced = steps.throttle.iter().filter_map(|throttle| throttle.by.as_ref());
+    let limits = steps.limit.iter().map(|limit| ("limit", limit.at, &limit.key[..]));
+    limits.chain(paced.map(move |by| ("throttle", at, &by.parts[..])))
+}
+
+/// Parts of a key that no request of a listener has: all of them would have one key.
 fn limit_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete) {
         users(report, draft);
-        for limit in &draft.route.steps.limit {
+        for (owner, at, parts) in keys(report, draft) {
             let is_known = |listener: &Listener, part: &LimitKey| match part {
                 LimitKey::Certificate => profile(config, listener).is_some_and(|tls| tls.client_auth.is_some()),
                 LimitKey::Ja4 => profile(config, listener).is_some_and(|tls| tls.ja4),
                 _ => true,
             };
             let lacks = |(_, listener): (ListenerId, &'_ Listener)| {
-                let part = limit.key.iter().find(|part| !is_known(listener, part))?;
+                let part = parts.iter().find(|part| !is_known(listener, part))?;
                 Some((shown(&listener.name).to_string(), part.clone()))
             };
             let Some((name, part)) = reached(config, &draft.route).find_map(lacks) else { continue };
@@ -388,9 +396,9 @@ fn limit_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
                 LimitKey::Ja4 => ("fingerprints are not computed", "ja4 = true"),
                 _ => ("no client is asked for a certificate", "`client_auth`"),
             };
-            let what = format!("on [listener.{name}] {what}: its requests have one key for this limit");
+            let what = format!("on [listener.{name}] {what}: its requests have one key for this {owner}");
             let fix = format!("add {needs} to its [tls.NAME], or name the `listener` that the route is for");
-            report.error_at(limit.at, what, fix);
+            report.error_at(at, what, fix);
         }
     }
 }
@@ -404,9 +412,8 @@ fn users(report: &Report<'_>, draft: &RouteDraft) {
         }
         Some(_) => return,
     };
-    if let Some(limit) = draft.route.steps.limit.iter().find(|limit| limit.is_of_users()) {
-        let what = format!("`key` is the user, and {what}: nobody is known");
-        report.error_at(limit.at, what, fix);
+    if let Some((_, at, _)) = keys(report, draft).find(|(_, _, parts)| parts.contains(&LimitKey::User)) {
+        report.error_at(at, format!("`key` is the user, and {what}: nobody is known"), fix);
     }
 }
 
@@ -559,8 +566,11 @@ fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 fn proven_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete) {
         let asked = draft.route.conditions.header.iter().map(|condition| (&*condition.name, "the condition"));
-        let counted = draft.route.steps.limit.iter().flat_map(|limit| &limit.key).filter_map(|key| match key {
-            LimitKey::Header(name) => Some((&**name, "the limit's key")),
+        let counted = keys(report, draft).flat_map(|(owner, _, parts)| parts.iter().map(move |part| (owner, part)));
+        let counted = counted.filter_map(|(owner, part)| match part {
+            LimitKey::Header(name) => {
+                Some((&**name, if owner == "limit" { "the limit's key" } else { "the pace's key" }))
+            }
             _ => None,
         });
         let mut names = asked.chain(counted).peekable();

@@ -1,4 +1,7 @@
-//! How fast a body goes: a bucket of bytes that fills with time, and may be overdrawn by the last piece taken.
+//! How fast a body goes: a bucket of bytes that fills with time, and may be overdrawn by the last piece taken. Bodies of
+//! one key share a bucket, from which each takes a turn.
+
+use crate::limits::{Rate, RateTable};
 
 /// Milliseconds whose bytes a body may have at once after it has stood still.
 const BURST_MS: u64 = 200;
@@ -63,9 +66,133 @@ impl Throttle {
     }
 }
 
+/// Nanoseconds in a second.
+const SECOND_NS: u64 = 1_000_000_000;
+/// Bytes of a turn at most, so that bodies of one key go beside each other and not one after the other.
+const TURN_BYTES_MAX: u64 = 16 * 1024;
+
+/// Buckets of so many bytes in a second each, for at least so many keys.
+#[must_use]
+pub fn shared(per_second: u64, keys: usize) -> RateTable {
+    RateTable::new(Rate::new(per_second.max(1), SECOND_NS, (per_second * BURST_MS / 1_000).max(1)), keys)
+}
+
+/// Part of one body in a pace that all bodies of its key share. Bytes are taken from the bucket before they go, so turns
+/// come one after the other, on all cores, and no body waits for longer than others. Times are in nanoseconds, on a
+/// clock that all cores share.
+#[derive(Debug)]
+pub struct Turn {
+    key: u64,
+    /// Bytes of a turn.
+    piece: u64,
+    /// Bytes that go as fast as they can, before others are counted.
+    free: u64,
+    /// Bytes that were taken from the bucket and have not gone.
+    left: u64,
+    /// Time from which on these may go.
+    from: u64,
+}
+
+impl Turn {
+    #[must_use]
+    pub fn new(key: u64, per_second: u64, free: u64) -> Turn {
+        let piece = (per_second * PIECE_MS / 1_000).clamp(1, TURN_BYTES_MAX);
+        Turn { key, piece, free, left: 0, from: 0 }
+    }
+
+    /// Bytes that may go at `now`, at least one; `forgot` is called where another key had to make room.
+    ///
+    /// # Errors
+    /// The time until some may.
+    pub fn allowed(&mut self, table: &RateTable, now: u64, forgot: impl FnOnce()) -> Result<u64, u64> {
+        if self.free > 0 {
+            return Ok(self.free);
+        }
+        // A turn that was not used in time is given up: bodies that stand still keep nothing from others.
+        if self.left > 0 && now.saturating_sub(self.from) > BURST_MS * 1_000_000 {
+            self.end(table);
+        }
+        if self.left == 0 {
+            let (wait, evicted) = table.reserve(self.key, self.piece, now);
+            (self.left, self.from) = (self.piece, now.saturating_add(wait));
+            if evicted {
+                forgot();
+            }
+        }
+        match self.from.checked_sub(now) {
+            None | Some(0) => Ok(self.left),
+            Some(wait) => Err(wait),
+        }
+    }
+
+    /// Takes note of bytes that have gone, also of more than were allowed.
+    pub fn took(&mut self, bytes: u64, table: &RateTable, now: u64) {
+        let free = self.free.min(bytes);
+        self.free -= free;
+        let counted = bytes - free;
+        let more = counted.saturating_sub(self.left);
+        self.left -= counted - more;
+        if more > 0 {
+            table.charge(self.key, more, now);
+        }
+    }
+
+    /// Gives back what was taken and has not gone.
+    pub fn end(&mut self, table: &RateTable) {
+        table.give_back(self.key, std::mem::take(&mut self.left));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes that each of some bodies of one key passes in so many milliseconds.
+    fn together(table: &RateTable, bodies: usize, millis: u64, rate: u64) -> Vec<u64> {
+        let mut turns: Vec<(Turn, u64)> = (0..bodies).map(|_| (Turn::new(7, rate, 0), 0)).collect();
+        for now in (SECOND_NS..).step_by(1_000_000).take(millis as usize) {
+            for (turn, gone) in &mut turns {
+                while let Ok(most) = turn.allowed(table, now, || panic!("there is room")) {
+                    turn.took(most, table, now);
+                    *gone += most;
+                }
+            }
+        }
+        turns.into_iter().map(|(_, gone)| gone).collect()
+    }
+
+    #[test]
+    fn bodies_of_one_key_share_its_pace_evenly() {
+        for (rate, bodies, millis) in [(10_000, 1, 5_000), (10_000, 7, 20_000), (3_000_000, 50, 3_000)] {
+            let gone = together(&shared(rate, 64), bodies, millis, rate);
+            let (all, wanted) = (gone.iter().sum::<u64>(), rate * millis / 1_000);
+            assert!(all <= wanted + rate / 5 + rate / 1_000 && all * 10 >= wanted * 9, "{all} of {wanted}");
+            let even = wanted / bodies as u64;
+            assert!(gone.iter().all(|each| each.abs_diff(even) <= even / 4 + rate / 5), "{rate}: {gone:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_that_is_not_used_goes_back_to_the_others() {
+        let table = shared(1_000, 64);
+        let (mut idle, mut busy) = (Turn::new(7, 1_000, 0), Turn::new(7, 1_000, 0));
+        let at = |millis: u64| SECOND_NS + millis * 1_000_000;
+        assert_eq!(idle.allowed(&table, at(0), || ()), Ok(100));
+        assert_eq!(busy.allowed(&table, at(0), || ()), Ok(100));
+        busy.took(100, &table, at(0));
+        assert_eq!(busy.allowed(&table, at(0), || ()), Err(100_000_000));
+        idle.end(&table);
+        busy.end(&table);
+        assert_eq!(busy.allowed(&table, at(0), || ()), Ok(100), "what was given back is there");
+        busy.took(400, &table, at(0));
+        assert_eq!(busy.allowed(&table, at(0), || ()), Err(400_000_000), "what went too early is paid for");
+        assert_eq!(busy.allowed(&table, at(700), || ()), Ok(100), "a turn of long ago is taken anew");
+        assert_eq!(Turn::new(8, 1_000, 0).allowed(&table, at(0), || ()), Ok(100), "another key has its own");
+        let mut free = Turn::new(7, 1_000, 5_000);
+        assert_eq!(free.allowed(&table, at(700), || ()), Ok(5_000));
+        free.took(5_000, &table, at(700));
+        assert_eq!(free.allowed(&table, at(700), || ()), Ok(100));
+    }
 
     /// Milliseconds that it takes to pass so many bytes, in pieces of up to so many.
     fn millis(mut throttle: Throttle, mut bytes: u64, piece: u64) -> u64 {

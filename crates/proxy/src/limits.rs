@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use propylon_config::{Config, Limit, Trust};
+use propylon_config::{Config, Limit, Route, Throttle, Trust};
 use propylon_steps::limits::{Counter, LIST_BYTES_MAX, List, Lists, Secret};
+use propylon_steps::pace::Pace;
 use propylon_tls::{Finding, Severity};
 use zeroize::Zeroizing;
 
@@ -60,6 +61,27 @@ pub fn reload(
     };
     // Limits of one name are one.
     config.limits().map(|limit| made.entry(&limit.label).or_insert_with(|| state(limit)).clone()).collect()
+}
+
+/// Buckets of each route whose bodies share a pace, by route. They stay as they are where the same is said of the same
+/// route.
+pub fn reload_paces(config: &Config, earlier: Option<(&Config, &[Option<Arc<Pace>>])>) -> Arc<[Option<Arc<Pace>>]> {
+    let known = earlier.into_iter().flat_map(|(config, paces)| config.routes.iter().zip(paces));
+    let mut known: Vec<(&Route, &Arc<Pace>)> =
+        known.filter_map(|(route, pace)| Some((route, pace.as_ref()?))).collect();
+    let paces = config.routes.iter().map(|route| {
+        let throttle = route.steps.throttle.as_ref()?;
+        let is_same = |(before, _): &(&Route, &Arc<Pace>)| {
+            let of = |throttle: &Throttle| (throttle.download, throttle.upload, throttle.by.clone());
+            before.label == route.label && before.steps.throttle.as_ref().map(of) == Some(of(throttle))
+        };
+        // Of routes that nothing tells apart each has its own.
+        match known.iter().position(is_same) {
+            Some(place) => Some(Arc::clone(known.remove(place).1)),
+            None => Pace::of(throttle, *SECRET).map(Arc::new),
+        }
+    });
+    paces.collect()
 }
 
 /// Finds errors in the files of lists.

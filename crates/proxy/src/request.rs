@@ -13,6 +13,7 @@ use propylon_config::{Config, Listener};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
+use propylon_steps::pace::Pace;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
 use propylon_steps::{Changed, RequestChange, Steps};
@@ -59,6 +60,8 @@ pub struct Taken {
     pub listener: Option<usize>,
     /// Rings when the server is late that has the request, where its route is hedged.
     pub alarm: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Buckets of its route's pace and the request's key in them, where bodies share the pace.
+    pub pace: Option<(Arc<Pace>, u64)>,
     /// Body of the request that is kept for a copy.
     pub passing: Option<Rc<RefCell<Passing>>>,
 }

@@ -55,6 +55,7 @@ use propylon_signer::{KeyServerAddresses, SignerProfile};
 use propylon_steps::answers;
 pub use propylon_steps::bodies;
 use propylon_steps::conditions::{self, Conditions};
+use propylon_steps::pace::Pace;
 use propylon_steps::sticky::{self, Sticky};
 
 /// A compiled configuration, which all cores share: names are resolved, certificates loaded and routes indexed.
@@ -90,6 +91,8 @@ pub struct Snapshot {
     terms: Vec<Option<Arc<Terms>>>,
     /// Counts and lists of limits, in the order of `Config::limits`.
     pub limits: Arc<[LimitState]>,
+    /// Buckets of bodies that share a pace, by route.
+    pub paces: Arc<[Option<Arc<Pace>>]>,
     pub sockets: Arc<[Bound]>,
     /// Collector that spans go to; `None` where nothing is traced.
     pub collector: Option<Arc<Target>>,
@@ -244,6 +247,7 @@ impl Snapshot {
         findings.extend(config.backends.iter().flat_map(missing_sources).chain(crate::bodies::check(&config)));
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
         let limits = limits::reload(&config, known, files == Files::ReadAgain, &mut findings).into();
+        let paces = limits::reload_paces(&config, earlier.map(|earlier| (&*earlier.config, &*earlier.paces)));
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
@@ -281,6 +285,7 @@ impl Snapshot {
             tickets,
             terms,
             limits,
+            paces,
             sockets,
             collector,
             gates,

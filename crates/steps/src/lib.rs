@@ -19,6 +19,7 @@ pub mod grpc;
 pub mod grpc_web;
 pub mod limits;
 pub mod mirror;
+pub mod pace;
 pub mod ranges;
 pub mod request_id;
 pub mod response;
@@ -44,6 +45,7 @@ use answers::Answers;
 use cors::Cors;
 use limits::Limiter;
 use mirror::Mirror;
+use pace::Pace;
 use retry::Retries;
 use split::Split;
 
@@ -88,6 +90,8 @@ pub struct Steps {
     pub body_limit: Option<u64>,
     /// Pace of bodies.
     pub throttle: Option<Throttle>,
+    /// Buckets of it, where bodies share it by a key.
+    pub pace: Option<Arc<Pace>>,
     pub mirror: Option<Mirror>,
     /// Whether calls of gRPC-Web are made ones of gRPC.
     pub grpc_web: bool,
@@ -99,7 +103,7 @@ impl Steps {
     pub fn of(
         (config, index): (&Config, usize),
         answers: &Arc<Answers>,
-        (limits, is_gated): (Vec<Limiter>, bool),
+        (limits, is_gated, pace): (Vec<Limiter>, bool, Option<Arc<Pace>>),
         random: u64,
     ) -> Option<Steps> {
         let route = &config.routes[index];
@@ -132,7 +136,8 @@ impl Steps {
             retries: steps.retries.as_ref().map(Retries::of),
             buffer: steps.buffer,
             body_limit: steps.body_limit,
-            throttle: steps.throttle,
+            throttle: steps.throttle.clone(),
+            pace,
             mirror: steps.mirror.as_ref().map(|mirror| Mirror::of(mirror, random)),
             grpc_web: steps.grpc_web,
         })

@@ -33,7 +33,7 @@ pub struct Asked<'a> {
 pub struct Secret(pub [u64; 2]);
 
 impl Secret {
-    fn hasher(self) -> DefaultHasher {
+    pub(crate) fn hasher(self) -> DefaultHasher {
         let mut hasher = DefaultHasher::new();
         self.0.into_iter().for_each(|word| hasher.write_u64(word));
         hasher
@@ -260,7 +260,7 @@ impl Limiter {
         if let Table::Rate(table) = &self.counter.table
             && !self.is_listed(&self.config.exempt, &self.lists.exempt, asked)
         {
-            table.give_back(self.key(asked));
+            table.give_back(self.key(asked), 1);
         }
     }
 
@@ -311,45 +311,51 @@ impl Limiter {
 
     /// The request's key. What a request does not have is a value of its own; who has no name has an address.
     fn key(&self, asked: &Asked<'_>) -> u64 {
-        let mut hasher = self.counter.hasher.clone();
-        let source = |hasher: &mut DefaultHasher| match network(asked.request.source, &self.config) {
-            IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
-            IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
-        };
-        for part in &self.config.key {
-            let mut scratch = [0; HOST_BYTES_MAX];
-            match part {
-                LimitKey::Source => source(&mut hasher),
-                // One key for all who send several: each number of lines would be another.
-                LimitKey::Header(name) if has_several(asked, name) => hasher.write_usize(usize::MAX - 1),
-                part => match value(part, asked, &mut scratch) {
-                    // With their lengths, so that no two lists of values are one text.
-                    Some(value) => {
-                        hasher.write_usize(value.len());
-                        hasher.write(&value);
-                    }
-                    None => {
-                        hasher.write_usize(usize::MAX);
-                        if *part == LimitKey::User {
-                            source(&mut hasher);
-                        }
-                    }
-                },
-            }
-        }
-        hasher.finish()
+        let prefixes = (self.config.ipv4_prefix, self.config.ipv6_prefix);
+        key_of(&self.config.key, prefixes, asked, self.counter.hasher.clone())
     }
 }
 
+/// The key that these parts of a request make, for a hasher that has taken in a secret. `prefixes` are the bits of an
+/// IPv4 and of an IPv6 address that tell sources apart.
+pub(crate) fn key_of(parts: &[LimitKey], prefixes: (u8, u8), asked: &Asked<'_>, mut hasher: DefaultHasher) -> u64 {
+    let source = |hasher: &mut DefaultHasher| match network(asked.request.source, prefixes) {
+        IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
+        IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
+    };
+    for part in parts {
+        let mut scratch = [0; HOST_BYTES_MAX];
+        match part {
+            LimitKey::Source => source(&mut hasher),
+            // One key for all who send several: each number of lines would be another.
+            LimitKey::Header(name) if has_several(asked, name) => hasher.write_usize(usize::MAX - 1),
+            part => match value(part, asked, &mut scratch) {
+                // With their lengths, so that no two lists of values are one text.
+                Some(value) => {
+                    hasher.write_usize(value.len());
+                    hasher.write(&value);
+                }
+                None => {
+                    hasher.write_usize(usize::MAX);
+                    if *part == LimitKey::User {
+                        source(&mut hasher);
+                    }
+                }
+            },
+        }
+    }
+    hasher.finish()
+}
+
 /// The network that a source counts as.
-fn network(source: IpAddr, limit: &Limit) -> IpAddr {
+fn network(source: IpAddr, (ipv4_prefix, ipv6_prefix): (u8, u8)) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(limit.ipv4_prefix)).unwrap_or(0);
+            let mask = u32::MAX.checked_shl(32 - u32::from(ipv4_prefix)).unwrap_or(0);
             Ipv4Addr::from_bits(address.to_bits() & mask).into()
         }
         IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(limit.ipv6_prefix)).unwrap_or(0);
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
             Ipv6Addr::from_bits(address.to_bits() & mask).into()
         }
     }

@@ -93,6 +93,44 @@ pub enum LimitKey {
     User,
 }
 
+/// What bodies of a route share their pace by: `key` of `throttle`, and what goes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThrottleKey {
+    /// Parts of a request that make its key; none: all requests of the route have one.
+    pub parts: Vec<LimitKey>,
+    /// Bits of an IPv4 address that tell sources apart. Default 32.
+    pub ipv4_prefix: u8,
+    /// Bits of an IPv6 address that tell sources apart. Default 64.
+    pub ipv6_prefix: u8,
+    /// Keys that are known at once, at least. Default 65,536.
+    pub keys: u32,
+}
+
+impl ThrottleKey {
+    /// Whether a part is the user whom a proof of the route has named.
+    pub fn is_of_users(&self) -> bool {
+        self.parts.contains(&LimitKey::User)
+    }
+}
+
+/// As a configuration writes it: keys that have no effect are left out.
+impl Serialize for ThrottleKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if self.parts.is_empty() {
+            map.serialize_entry("key", "all")?;
+            return map.end();
+        }
+        map.serialize_entry("key", &self.parts)?;
+        if self.parts.contains(&LimitKey::Source) || self.is_of_users() {
+            map.serialize_entry("ipv4_prefix", &self.ipv4_prefix)?;
+            map.serialize_entry("ipv6_prefix", &self.ipv6_prefix)?;
+        }
+        map.serialize_entry("keys", &self.keys)?;
+        map.end()
+    }
+}
+
 impl Limit {
     /// Keys that are known at once, where a limit does not say how many.
     pub const KEYS: u32 = 65_536;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     Auth, BackendId, Buffer, Compress, Cors, Errors, Hedge, Limit, Mirror, Priority, RequestChanges, ResponseChanges,
-    Retries, RouteTimeouts, SecurityHeaders, Split,
+    Retries, RouteTimeouts, SecurityHeaders, Split, ThrottleKey,
 };
 
 /// Steps of a route. Default none: its requests cost nothing more.
@@ -64,7 +64,7 @@ pub struct Steps {
 }
 
 /// Pace of a request's bodies: `throttle` of `[[route]]`. Bodies wait, and nobody is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Throttle {
     /// Bytes of a response's body in a second. Absent: any number.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,6 +74,9 @@ pub struct Throttle {
     pub upload: Option<u64>,
     /// Bytes of either body that go as fast as they can before the rest is slowed down. Default 0.
     pub after: u64,
+    /// What bodies share the pace by. Absent: each request has its own.
+    #[serde(flatten)]
+    pub by: Option<ThrottleKey>,
 }
 
 impl Steps {

@@ -7,7 +7,7 @@ use super::conditions::networks;
 use super::{balance, route, values};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
-use crate::model::{Amount, Limit, LimitKey, Per, Rate};
+use crate::model::{Amount, Limit, LimitKey, Per, Rate, ThrottleKey};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::units;
@@ -184,20 +184,44 @@ fn per_time(
     Some((count, per))
 }
 
+/// `key` of a `throttle`, and what goes with it; `None`: there is none.
+pub(crate) fn throttle_key(section: &mut Section<'_, '_>) -> Option<ThrottleKey> {
+    let parts = key_parts(section);
+    let ipv4_prefix = section.integer_or("ipv4_prefix", 1..=32, 32);
+    let ipv6_prefix = section.integer_or("ipv6_prefix", 1..=128, 64);
+    let keys = section.integer_or("keys", 64..=(1 << 22), Limit::KEYS);
+    let known = parts.as_deref().unwrap_or_default();
+    let has_source = known.contains(&LimitKey::Source) || known.contains(&LimitKey::User);
+    let rules = [
+        ("ipv4_prefix", has_source, "`key` is \"source\" or \"user\""),
+        ("ipv6_prefix", has_source, "`key` is \"source\" or \"user\""),
+        ("keys", !known.is_empty(), "`key` tells requests apart"),
+    ];
+    for (key, has_effect, unless) in rules {
+        if let Some(entry) = section.entry(key).filter(|_| !has_effect) {
+            section.report.error(entry.key_span, format!("`{key}` has no effect unless {unless}"), "remove it");
+        }
+    }
+    parts.map(|parts| ThrottleKey { parts, ipv4_prefix, ipv6_prefix, keys })
+}
+
 fn key(section: &mut Section<'_, '_>) -> Vec<LimitKey> {
-    let report = section.report;
     section.default_is("key", || "source".into());
+    key_parts(section).unwrap_or_else(|| vec![LimitKey::Source])
+}
+
+/// Parts of a key that is written; none of them is `"all"`.
+fn key_parts(section: &mut Section<'_, '_>) -> Option<Vec<LimitKey>> {
+    let report = section.report;
     let mut words: Vec<&'static str> = WORDS.iter().map(|(word, _)| *word).collect();
     let parts: &[Form<'_>] = &[Form::Words(&words.clone()), Form::Table];
     words.push(ALL);
-    let Some(entry) = section.forms("key", &[Form::Words(&words), Form::Table, Form::List(parts)]) else {
-        return vec![LimitKey::Source];
-    };
+    let entry = section.forms("key", &[Form::Words(&words), Form::Table, Form::List(parts)])?;
     let key: Vec<LimitKey> = match &entry.node.value {
-        Value::String(text) if text == ALL => return Vec::new(),
+        Value::String(text) if text == ALL => return Some(Vec::new()),
         Value::Array(items) if items.is_empty() => {
             report.error(entry.node.span, "`key` is empty", "write \"all\" for one key of all requests");
-            return Vec::new();
+            return Some(Vec::new());
         }
         Value::Array(items) => items.iter().filter_map(|item| part(report, item)).collect(),
         _ => part(report, &entry.node).into_iter().collect(),
@@ -208,7 +232,7 @@ fn key(section: &mut Section<'_, '_>) -> Vec<LimitKey> {
     if (1..key.len()).any(|place| key[..place].contains(&key[place])) {
         report.error(entry.key_span, "`key` has a part twice", "remove one of the two");
     }
-    key
+    Some(key)
 }
 
 fn part(report: &Report<'_>, node: &Node<'_>) -> Option<LimitKey> {

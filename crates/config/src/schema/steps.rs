@@ -69,6 +69,7 @@ fn throttle(section: &mut Section<'_, '_>) -> Option<Throttle> {
     let (download, upload) = (table.size("download", THROTTLE), table.size("upload", THROTTLE));
     let (download, upload) = (download.map(|found| found.value), upload.map(|found| found.value));
     let after = table.size_or("after", 0..=1 << 40, 0);
+    let by = limits::throttle_key(&mut table);
     table.any_of(&[&["download"], &["upload"]]);
     if let Some(span) = span
         && table.node("download").is_none()
@@ -77,5 +78,5 @@ fn throttle(section: &mut Section<'_, '_>) -> Option<Throttle> {
         report.error(span, "`throttle` slows nothing down", "give it `download` or `upload`, in bytes per second");
     }
     table.close();
-    Some(Throttle { download, upload, after })
+    Some(Throttle { download, upload, after, by })
 }

@@ -472,6 +472,13 @@ pub const TABLE: &[Condition] = &[
         "raise `keys` of the limit, or count wider keys (ipv4_prefix, ipv6_prefix)",
     ),
     rises(
+        "throttle-table-full",
+        "propylon_throttle_table_full_total",
+        Warning,
+        "a route's pace has more keys at once than it has room for: those whose bodies lack least begin anew",
+        "raise `keys` of the throttle, or share it by wider keys (ipv4_prefix, ipv6_prefix)",
+    ),
+    rises(
         "limit-refuses",
         "propylon_limit_requests_total",
         Note,

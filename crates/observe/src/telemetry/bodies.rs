@@ -7,6 +7,8 @@ pub struct BodyMetrics {
     /// Requests' bodies, in memory and in files, and responses' bodies.
     held: [Counter; 3],
     pub exhausted: Counter,
+    /// Keys of a pace that were forgotten before their time, for want of room.
+    pub pace_forgot: Counter,
 }
 
 impl BodyMetrics {
@@ -19,6 +21,11 @@ impl BodyMetrics {
             exhausted: r.counter(
                 "propylon_held_bodies_exhausted_total",
                 "Bodies that were not held any further, since the engine has no more room for bodies.",
+                &[],
+            ),
+            pace_forgot: r.counter(
+                "propylon_throttle_table_full_total",
+                "Times that a route's pace forgot a key before its time, for want of room.",
                 &[],
             ),
         }

@@ -113,11 +113,11 @@ impl RateTable {
         }
     }
 
-    /// Gives back a unit that was taken and is not used after all.
-    pub fn give_back(&self, key: u64) {
+    /// Gives back units that were taken and are not used after all.
+    pub fn give_back(&self, key: u64, units: u64) {
         let set = set_of(&self.sets, key.max(1));
         if let Some(place) = set.find(key.max(1)) {
-            let cost = self.rate.cost(1);
+            let cost = self.rate.cost(units);
             let _ = set.full_at[place].fetch_update(AcqRel, Acquire, |time| Some(time.saturating_sub(cost)));
         }
     }
@@ -130,6 +130,16 @@ impl RateTable {
             Some(wait) => Taken::No { wait: wait.saturating_add(self.rate.cost(1).max(1)) },
             None => Taken::Yes { evicted: false },
         }
+    }
+
+    /// Takes so many units for the first time at which they are there, behind those that others have taken before: turns
+    /// come in the order in which they were asked for. Says how long that is, and whether another key's bucket had to be
+    /// forgotten.
+    pub fn reserve(&self, key: u64, units: u64, now: u64) -> (u64, bool) {
+        let (full_at, evicted) = self.bucket(key, now);
+        let next = |time: u64| time.max(now).saturating_add(self.rate.cost(units));
+        let before = full_at.fetch_update(AcqRel, Acquire, |time| Some(next(time))).unwrap_or_else(|time| time);
+        ((next(before) - now).saturating_sub(self.rate.burst), evicted)
     }
 
     /// Takes so many units whether they are there or not: what is missing has to come back before [`RateTable::look`]

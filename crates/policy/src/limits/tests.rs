@@ -29,7 +29,7 @@ fn what_is_given_back_can_be_taken_again() {
     let table = RateTable::new(Rate::new(1, HOUR, 2), 64);
     assert!(is_taken(table.take(1, SECOND)) && is_taken(table.take(1, SECOND)));
     assert!(!is_taken(table.take(1, SECOND)));
-    table.give_back(1);
+    table.give_back(1, 1);
     assert!(is_taken(table.take(1, SECOND)) && !is_taken(table.take(1, SECOND)));
 }
 

@@ -266,7 +266,7 @@ impl<'s> Forwarding<'s> {
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         let timers = Rc::clone(&client.core().timers);
-        self.upload.slow_down(request, &timers);
+        self.upload.slow_down(request, client.core());
         self.upload.keep_copy(client, request);
         // The client's own is in use meanwhile.
         let deadline = timers.deadline();

@@ -41,6 +41,7 @@ pub async fn take(
         config: Rc::clone(&snapshot.config),
         listener: snapshot.index_of(client.listener()),
         alarm: None,
+        pace: None,
         passing: None,
     });
     request.changes_response = true;
@@ -83,6 +84,7 @@ async fn take_one_by_one(
         Ok(held) => counted.held.extend(held),
         Err(refusal) => return refuse(client, request, &refusal),
     }
+    note_pace(client, request, snapshot);
     if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
         client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
         return answer_fault(client, request, Fault::BodyTooLong);
@@ -143,6 +145,25 @@ fn seen<'a>(client: &'a ClientSide<'_>, request: &'a Request, snapshot: &CoreSna
     conditions::Request { head, text, source, connection: conditions::Connection::default() }
 }
 
+/// A request as what counts by keys sees it.
+fn asked<'a>(client: &'a ClientSide<'_>, request: &'a Request, snapshot: &CoreSnapshot) -> Asked<'a> {
+    let hello_info = client.hello_info();
+    Asked {
+        request: seen(client, request, snapshot),
+        certificate: hello_info.and_then(|known| known.identity.as_deref()).map(|identity| &*identity.sha256),
+        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+    }
+}
+
+/// Notes whom the request shares its route's pace with, before the route changes what that goes by.
+fn note_pace(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) {
+    let Some(pace) = request.steps.as_ref().and_then(|taken| taken.steps.pace.clone()) else { return };
+    let key = pace.key(&asked(client, request, snapshot));
+    if let Some(taken) = &mut request.steps {
+        taken.pace = Some((pace, key));
+    }
+}
+
 /// Asks these limits of the request's route.
 fn limit(
     client: &ClientSide<'_>,
@@ -154,12 +175,7 @@ fn limit(
     if limits.is_empty() {
         return Ok(Held::default());
     }
-    let hello_info = client.hello_info();
-    let asked = Asked {
-        request: seen(client, request, snapshot),
-        certificate: hello_info.and_then(|known| known.identity.as_deref()).map(|identity| &*identity.sha256),
-        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
-    };
+    let asked = asked(client, request, snapshot);
     let metrics = &client.core().metrics;
     admit(limits, &asked, now(), |limit, event| metrics.increment(counter(&snapshot.limit_metrics[limit], event)))
 }

@@ -111,7 +111,7 @@ impl CoreSnapshot {
             let limiter = |((index, state), (place, limit)): ((usize, &LimitState), (usize, &Limit))| {
                 Limiter::new(index, place, limit, (&state.counter, &state.lists))
             };
-            let own = (own.map(limiter).collect(), gate.is_some());
+            let own = (own.map(limiter).collect(), gate.is_some(), shared.paces[index].clone());
             Steps::of((&shared.config, index), &shared.answers, own, random()).map(Rc::new)
         });
         let steps: Vec<Option<Rc<Steps>>> = steps.collect();

@@ -45,7 +45,7 @@ impl Sent {
     pub fn of(config: &Config, (listener, index): (usize, usize), request: &conditions::Request<'_>) -> Option<Sent> {
         let (listener, route) = (&config.listeners[listener], &config.routes[index]);
         // Neither files of answers nor counts of limits have a part in it.
-        let steps = Steps::of((config, index), &Arc::default(), (Vec::new(), false), 0)?;
+        let steps = Steps::of((config, index), &Arc::default(), (Vec::new(), false, None), 0)?;
         let (head, text, is_tls) = (request.head, request.text, listener.tls.is_some());
         let tell = |fact, out: &mut Vec<u8>| {
             tell(fact, (request, &route.path), is_tls, out);

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use propylon_config::Listener;
 use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
-use propylon_net::timers::Timers;
+use propylon_steps::pace::Way;
 
 use super::copied::Copied;
 use super::held::{HeldUpload, held_by};
 use super::throttle::{Paced, Pacer};
 use crate::client::h2_stream::Stream;
+use crate::core::Core;
 use crate::request::Request;
 
 /// The request body, from the client to the server.
@@ -87,14 +88,11 @@ impl Upload {
 
     /// Slows it down as its route says, unless it is here already, all of it or some: what was held has been slowed down
     /// on its way here. A tunnel is not.
-    pub fn slow_down(&mut self, request: &Request, timers: &Rc<Timers>) {
-        let throttle = request.steps.as_deref().and_then(|steps| steps.throttle);
-        if let Some(throttle) = throttle.filter(|_| request.head.upgrade.is_none())
-            && let Some(per_second) = throttle.upload
-            && !self.is_whole()
+    pub fn slow_down(&mut self, request: &Request, core: &Rc<Core>) {
+        if !self.is_whole()
             && !matches!(self, Upload::Paced(_) | Upload::Held(_) | Upload::Copied(_))
+            && let Some(pacer) = Pacer::of(request, Way::Upload, core)
         {
-            let pacer = Pacer::new(per_second, throttle.after, timers);
             let upload = std::mem::replace(self, Upload::Whole(0));
             *self = Upload::Paced(Box::new(Paced::new(upload, pacer)));
         }

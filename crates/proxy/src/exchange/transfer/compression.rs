@@ -17,6 +17,7 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::ResponseBody;
 use propylon_net::budget::{self, Budget};
 use propylon_net::buffer::LARGE_BYTES;
+use propylon_steps::pace::Way;
 use propylon_steps::{ResponseChange, Steps};
 
 use super::body::Upload;
@@ -322,7 +323,8 @@ fn rewriting(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
 /// before its request has been sent: it goes on beside that, and otherwise as it is.
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
-    let (mut pacer, plan) = (pacer(transfer, &steps), plan(transfer, &steps));
+    let mut pacer = Pacer::of(transfer.progress.request, Way::Download, &transfer.progress.core);
+    let plan = plan(transfer, &steps);
     let withholds = withholds_trailers(transfer, &steps).then(|| Rc::clone(&steps));
     let held = HeldResponse::of(transfer, &mut pacer).map(Box::new);
     if pacer.is_none() && plan.is_none() && withholds.is_none() && held.is_none() {
@@ -342,13 +344,6 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
         is_first_flight,
         is_ended: false,
     })
-}
-
-/// Pace of the response's body. A tunnel has none.
-fn pacer(transfer: &Transfer<'_>, steps: &Steps) -> Option<Pacer> {
-    let progress = &transfer.progress;
-    let throttle = steps.throttle.filter(|_| progress.request.head.upgrade.is_none())?;
-    Some(Pacer::new(throttle.download?, throttle.after, &progress.core.timers))
 }
 
 /// Whether the response may have trailers with fields that its route does not let go on.

@@ -162,7 +162,7 @@ async fn take(
         return Err(answer_fault(client, request, Fault::BodyTooLong));
     }
     // The pace is one of the client. Servers get what is held as fast as they take it.
-    upload.slow_down(request, &core.timers);
+    upload.slow_down(request, &core);
     let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
     let mut intake = Intake {
         client: Downstream::new(client.reborrow(), listener.takes_trailers),

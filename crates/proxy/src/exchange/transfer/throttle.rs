@@ -5,30 +5,62 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use propylon_net::buffer::Buffer;
-use propylon_net::timers::{Deadline, Timers};
+use propylon_net::timers::Deadline;
 use propylon_policy::throttle::Throttle;
+use propylon_steps::pace::{Share, Way};
 
 use super::body::Upload;
 use super::downstream::Piece;
 use super::stop::Stop;
+use crate::core::Core;
+use crate::limits;
+use crate::request::Request;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Pace of one body.
 pub struct Pacer {
-    throttle: Throttle,
+    bucket: Bucket,
     deadline: Deadline,
-    timers: Rc<Timers>,
+    core: Rc<Core>,
+}
+
+/// Bucket that a body takes its bytes from.
+enum Bucket {
+    Own(Throttle),
+    /// One of all bodies of a key.
+    Shared(Share),
 }
 
 impl Pacer {
-    /// A body of so many bytes in a second, once the first `free` have gone.
-    pub fn new(per_second: u64, free: u64, timers: &Rc<Timers>) -> Pacer {
-        let throttle = Throttle::new(per_second, free, timers.now());
-        Pacer { throttle, deadline: timers.deadline(), timers: Rc::clone(timers) }
+    /// The pace that the request's route has for bodies of this way; `None`: they have none. A tunnel has none either.
+    pub fn of(request: &Request, way: Way, core: &Rc<Core>) -> Option<Pacer> {
+        let taken = request.steps.as_ref().filter(|_| request.head.upgrade.is_none())?;
+        let throttle = taken.steps.throttle.as_ref()?;
+        let per_second = match way {
+            Way::Download => throttle.download,
+            Way::Upload => throttle.upload,
+        }?;
+        let bucket = match &taken.pace {
+            Some((pace, key)) => Bucket::Shared(Share::of((pace, *key), way, throttle.after)?),
+            None => Bucket::Own(Throttle::new(per_second, throttle.after, core.timers.now())),
+        };
+        Some(Pacer { bucket, deadline: core.timers.deadline(), core: Rc::clone(core) })
     }
 
     /// Ready with the bytes that may go.
     pub fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        match self.throttle.allowed(self.timers.now()) {
+        let core = &self.core;
+        let now = core.timers.now();
+        let allowed = match &mut self.bucket {
+            Bucket::Own(throttle) => throttle.allowed(now),
+            Bucket::Shared(share) => {
+                let forgot = || core.metrics.increment(core.telemetry.bodies.pace_forgot);
+                let allowed = share.allowed(limits::now(), forgot);
+                allowed.map_err(|wait| now.saturating_add(wait.div_ceil(NANOS_PER_MILLI)))
+            }
+        };
+        match allowed {
             Ok(bytes) => Poll::Ready(usize::try_from(bytes).unwrap_or(usize::MAX)),
             Err(due) => {
                 self.deadline.set(due, context.waker());
@@ -38,7 +70,10 @@ impl Pacer {
     }
 
     pub fn took(&mut self, bytes: usize) {
-        self.throttle.took(bytes as u64, self.timers.now());
+        match &mut self.bucket {
+            Bucket::Own(throttle) => throttle.took(bytes as u64, self.core.timers.now()),
+            Bucket::Shared(share) => share.took(bytes as u64, limits::now()),
+        }
     }
 }
 
