@@ -72,6 +72,19 @@ fn curl_reads_every_answer_that_comes_before_its_upload_has_ended() {
 }
 
 #[test]
+fn a_clients_end_of_tls_behind_a_refusal_is_no_body() {
+    let (_origin, engine) = engine("");
+    let url = format!("{}/limited", engine.url("web"));
+    let ask = || {
+        let arguments = ["-o", "/dev/null", "-w", "%{http_code}", "-H", "Connection: close", "--http1.1", &url];
+        curl(&arguments).ok().text().trim().to_owned()
+    };
+    assert_eq!([ask(), ask(), ask(), ask()], ["401", "429", "429", "429"]);
+    holds("all are gone", || engine.metric("propylon_connections", &[("listener", "web")]) == 0.0);
+    assert_eq!(engine.metric("propylon_discarded_bodies_total", &[("listener", "web")]), 0.0);
+}
+
+#[test]
 fn an_upload_in_small_windows_goes_on_to_its_end_and_its_connection_serves_on() {
     let (_origin, engine) = engine("");
     let mut client = Http2::start(&engine);

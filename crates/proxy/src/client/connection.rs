@@ -36,6 +36,8 @@ pub const FAREWELL_MILLIS: u64 = 5_000;
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
 const LINGER_MILLIS_MAX: u64 = 30_000;
 const LINGER_QUIET_MILLIS: u64 = 2_000;
+/// Bytes of a client's end of TLS, at most: a body has more, or is none.
+const TLS_END_BYTES_MAX: u64 = 31;
 /// Bytes that it has to send in each second of that.
 const LINGER_RATE_MIN: u64 = 4 * 1024;
 
@@ -63,6 +65,8 @@ pub struct Connection {
     pub(crate) backend: Option<Arc<BackendMetrics>>,
     /// Whether the connection's handshake counts among those in progress.
     pub(crate) handshaking: bool,
+    /// Some of a request's body is still to come, and nobody takes it any more.
+    pub(crate) owes_body: bool,
 }
 
 /// State that few connections have, in a box of its own so that the others do not pay for it.
@@ -123,6 +127,7 @@ impl Connection {
             requests: 0,
             rare,
             handshaking,
+            owes_body: false,
             backend: None,
         }
     }
@@ -151,6 +156,7 @@ impl Connection {
             requests,
             rare: Some(Box::new(rare)),
             handshaking: false,
+            owes_body: false,
             backend,
             core,
         }
@@ -382,8 +388,6 @@ pub struct Farewell {
     due: u64,
     /// The client is listened to behind them.
     lingers: bool,
-    /// The client speaks HTTP/2.
-    has_frames: bool,
     linger: Option<Linger>,
 }
 
@@ -395,12 +399,7 @@ impl Farewell {
             connection.stream.stage_close(&mut connection.wire);
         }
         let due = connection.core.timers.now() + FAREWELL_MILLIS;
-        Farewell { due, lingers: after == After::Linger, has_frames: false, linger: None }
-    }
-
-    /// The same of a client that speaks HTTP/2, behind GOAWAY.
-    pub fn begin_of_http2(connection: &mut Connection) -> Farewell {
-        Farewell { has_frames: true, ..Farewell::begin(connection, After::Linger) }
+        Farewell { due, lingers: after == After::Linger, linger: None }
     }
 
     /// Ready when the connection can be closed.
@@ -420,8 +419,8 @@ impl Farewell {
         }
         let linger = self.linger.get_or_insert_with(|| Linger::begin(core.timers.now()));
         if let Poll::Ready(how) = linger.poll_end(context, &core, &mut connection.stream) {
-            // Frames of HTTP/2 may be behind it, which have an account of their own.
-            if linger.received_bytes > 0 && !self.has_frames {
+            let least = if connection.facts.is_some() { TLS_END_BYTES_MAX } else { 0 };
+            if connection.owes_body && linger.received_bytes > least {
                 core.metrics.increment(connection.metrics().discarded[how as usize]);
             }
             return Poll::Ready(());

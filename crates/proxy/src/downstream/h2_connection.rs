@@ -24,6 +24,7 @@ use crate::client::h2_stream::Stream;
 use crate::core::Core;
 use crate::fault;
 use crate::http2::{Streams, messages};
+use crate::request::After;
 use crate::services::ListenerHandle;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
@@ -469,7 +470,7 @@ enum Limit {
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &ClientH2Connection) {
     seal(link);
-    let mut farewell = Farewell::begin_of_http2(&mut link.connection.borrow_mut());
+    let mut farewell = Farewell::begin(&mut link.connection.borrow_mut(), After::Linger);
     poll_fn(|context| farewell.poll(context, &mut link.connection.borrow_mut())).await;
 }
 

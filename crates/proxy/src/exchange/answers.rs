@@ -139,6 +139,7 @@ fn answer_as_is(client: &mut ClientSide<'_>, request: &mut Request, answer: &Ans
         true => request.body_taken,
         false => skip_body(head, &mut connection.inbox, &mut request.note),
     };
+    connection.owes_body |= !skipped;
     let is_leaving = connection.core.is_leaving(&connection.listener);
     let was_to_stay = head.keep_alive && !answer.close && is_leaving;
     let keep_alive = skipped && head.keep_alive && !answer.close && !is_leaving;

@@ -682,6 +682,9 @@ impl<'a> Transfer<'a> {
         if !self.progress.upload.is_read() {
             // The server answered without waiting for the rest of the request. What is left of it cannot be told from
             // the next request unless it is read, so this connection ends.
+            if let ClientSide::Http1(connection) = &mut self.client.client {
+                connection.owes_body = true;
+            }
             return After::Linger;
         }
         // The head's word holds: a drain that began since then is told of by the next answer.
