@@ -253,6 +253,8 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
          http-request track-sc0 src\n http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {MOST} }}\n \
          acl blocked src -f {}\n http-request deny if blocked\n acl closed path_beg /closed\n \
          http-request deny if closed !{{ hdr(Cookie) in }}\n \
+         http-request deny if {{ hdr(X-T) -i abc }} or {{ hdr_dom(host) shut.test }} or {{ hdr_reg(X-R) ^x|^y$ }}\n \
+         http-request deny deny_status 413 if {{ hdr_val(content-length) gt 3 }}\n \
          http-request auth realm staff if {{ path_beg /staff/ }} !{{ http_auth(staff) }}\n \
          http-request auth realm admins if {{ path_beg /admins/ }} !{{ http_auth_group(staff) admins }}\n \
          http-request return status 200 content-type application/json string \"{{}}\" if {{ path /ready }}\n \
@@ -279,6 +281,17 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
         for cookie in ["in", "out"] {
             assert_eq!(answer(ours, HOME, path, cookie), answer(haproxy.address(), HOME, path, cookie));
         }
+    }
+    let fields = ["X-T: x, ABC", "X-T: abcd", "X-T: x\r\nX-T: abc ", "X-R: a,xa", "X-R: a, by", "Content-Length: 4"];
+    let hosts = ["shop.test", "a.shut.test", "SHUT.test", "shut.test", "ashut.test"];
+    let heads = fields.iter().map(|field| ("shop.test", *field)).chain(hosts.map(|host| (host, "X-T: x")));
+    for (host, field) in heads {
+        let body = if field.starts_with("Content-Length") { "abcd" } else { "" };
+        let request = format!("GET /apix HTTP/1.1\r\nHost: {host}\r\n{field}\r\n\r\n{body}");
+        let status = |address| Client::plain_from(HOME, address).expect("a connection").ask(&request).status;
+        let (theirs, own) = (status(haproxy.address()), status(ours));
+        // Names are compared without case.
+        assert!(own == theirs || host == "SHUT.test" && own == 403, "{host} {field}: {own}, not {theirs}");
     }
     // The password that stands there as it is makes no hash.
     assert!(said.stderr.contains("user bob; its password is none"), "{}", said.stderr);

@@ -8,18 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use propylon_config::pattern;
 
-use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Hir, HirKind, Look};
-
 use crate::changes::Changes;
+use crate::patterns::{Below, below, between, ending, lead};
 use crate::plan::{Action, Path, Route, escaped};
 use crate::terms::Term;
 
 /// Routes that come of one section at most; those beyond answer nobody.
 const ROUTES_MAX: usize = 4000;
-
-/// Bytes of a pattern that are looked at.
-pub const PATTERN_BYTES_MAX: usize = 2048;
 
 /// A rule that keeps requests out.
 #[derive(Clone, Debug)]
@@ -206,56 +201,9 @@ fn is_said(own: &Path, both: &Path, asked: Option<&Path>) -> bool {
     }
 }
 
-/// The text that a pattern asks a path to end with, if that is all of it.
-pub fn ending(pattern: &str) -> Option<String> {
-    let body = pattern.strip_suffix('$').filter(|body| !body.ends_with('\\'))?;
-    let text: String = {
-        let mut characters = body.chars();
-        let mut text = String::new();
-        while let Some(character) = characters.next() {
-            text.push(if character == '\\' { characters.next()? } else { character });
-        }
-        text
-    };
-    (!text.is_empty() && escaped(&text) == body).then_some(text)
-}
-
-/// The text with which all that a pattern finds begins, where it is tied to the beginning of a path.
-pub fn lead(pattern: &str) -> Option<Vec<u8>> {
-    let hir = parse(pattern)?;
-    let HirKind::Concat(parts) = hir.kind() else { return None };
-    match parts.as_slice() {
-        [start, text, ..] if *start.kind() == HirKind::Look(Look::Start) => match text.kind() {
-            HirKind::Literal(text) => Some(text.0.to_vec()),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// A pattern as the engine takes it, taken apart; none where it is none, or longer than it is looked at.
-pub fn parse(pattern: &str) -> Option<Hir> {
-    let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).nest_limit(50).build();
-    parser.parse(pattern).ok().filter(|_| pattern.len() <= PATTERN_BYTES_MAX)
-}
-
-/// A pattern of paths that begin and end so.
-fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
-    let mut all = vec![format!("{}.*{}", escaped(prefix), escaped(ending))];
-    // Prefix and ending may share what is between them.
-    let shared = |index: &usize| prefix.ends_with(&ending[..*index]);
-    all.extend(
-        (1..=ending.len().min(prefix.len()))
-            .filter(|index| ending.is_char_boundary(*index))
-            .filter(shared)
-            .map(|index| escaped(&format!("{prefix}{}", &ending[index..]))),
-    );
-    Path::Regex(format!("{}^(?:{})$", if ignores_case { "(?i)" } else { "" }, all.join("|")))
-}
-
 /// A pattern for paths that a guard names and a route's path does not: prefixes of haproxy end anywhere in a segment,
 /// and some are compared without case.
-fn beside(of: &Term, out: &Route) -> Option<Path> {
+pub fn beside(of: &Term, out: &Route) -> Option<Path> {
     let (Path::Prefix(text) | Path::Exact(text)) = of.path.as_ref()? else { return None };
     let is_exact = matches!(out.path, Path::Exact(_));
     let end = if is_exact { "$" } else { "" };
@@ -339,6 +287,7 @@ fn paths(own: &Path, asked: &Path, ignores_case: bool, is_whole: bool) -> Result
 /// Whether no path in which a pattern is found begins with a text.
 fn begins_apart(pattern: &str, text: &str) -> bool {
     lead(pattern).is_some_and(|lead| !lead.starts_with(text.as_bytes()) && !text.as_bytes().starts_with(&lead))
+        || below(text, pattern) == Below::Apart
 }
 
 /// Whether no path ends as both patterns ask.
@@ -379,15 +328,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_and_an_ending_make_one_pattern_with_what_they_share() {
-        assert_eq!(ending(r"\.css$"), Some(".css".into()));
-        assert_eq!((ending("[.]css$"), ending(r"\.css"), ending(r"a\$"), ending("$")), (None, None, None, None));
-        assert_eq!(between("/a.c", ".css", false), Path::Regex(r"^(?:/a\.c.*\.css|/a\.css)$".into()));
-        assert!(ends_apart(r"\.css$", r"\.js$"));
-        assert!(!ends_apart(r"\.css$", r"n\.css$"));
-    }
-
-    #[test]
     fn a_text_in_other_cases_is_not_the_text_itself() {
         assert_eq!(cases("/a.b"), [r"/A(?i:\.b)", r"/a\.B"]);
         let pattern = pattern::compile(&format!("^(?:{})$", cases("/admin/").join("|"))).unwrap();
@@ -407,7 +347,9 @@ mod tests {
         assert_eq!(both(&exact("/x.bak"), &regex(r"\.bak$")), Ok(Some(exact("/x.bak"))));
         assert_eq!(both(&exact("/x"), &regex(r"\.bak$")), Ok(None));
         assert_eq!(both(&prefix("/api"), &regex("^/a[0-9]")), Err(()));
+        assert!(ends_apart(r"\.css$", r"\.js$") && !ends_apart(r"\.css$", r"n\.css$"));
         assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/b")), Ok(None));
+        assert_eq!(both(&regex("^/a[^/]"), &exact("/a/b")), Ok(None));
         assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/a/x")), Err(()));
         assert_eq!(paths(&prefix("/API"), &prefix("/api"), true, false), Ok(Some(prefix("/API"))));
         assert_eq!(values("source", "\"10.1.0.0/16\"", "\"10.0.0.0/8\""), Err(()));

@@ -1,5 +1,6 @@
 //! `haproxy.cfg`.
 
+mod acls;
 mod backend;
 mod change;
 mod frontend;

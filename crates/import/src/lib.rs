@@ -17,6 +17,7 @@ mod guards;
 mod haproxy;
 mod listeners;
 mod nginx;
+mod patterns;
 mod plan;
 mod terms;
 mod words;

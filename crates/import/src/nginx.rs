@@ -7,7 +7,6 @@ mod fields;
 mod limits;
 mod locations;
 mod order;
-mod patterns;
 mod reader;
 mod servers;
 mod sites;

@@ -1,8 +1,9 @@
-//! Conditions of haproxy: what a test of an ACL asks for, as a route has it.
+//! Conditions on requests, as routes have them: what rules that keep requests out are for.
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Path, escaped, one_or_list, quoted};
+use crate::patterns::{between, ending};
+use crate::plan::{Path, path_text};
 
 /// Requests that a condition asks for; alternatives of it are several of these.
 #[derive(Clone, Debug, Default)]
@@ -14,31 +15,94 @@ pub struct Term {
     /// Whether the path is compared without case.
     pub ignores_case: bool,
     pub conditions: BTreeMap<(String, String), String>,
+    /// What of it is otherwise than it was.
+    pub differs: Option<&'static str>,
 }
 
 impl Term {
-    /// Both; none where they ask for different things.
-    pub fn and(&self, other: &Term) -> Option<Term> {
-        fn one<T: PartialEq + Clone>(one: &Option<T>, two: &Option<T>) -> Result<Option<T>, ()> {
-            match (one, two) {
-                (Some(one), Some(two)) if one != two => Err(()),
-                _ => Ok(one.clone().or_else(|| two.clone())),
-            }
-        }
+    /// Both; none where no request is of both, an error where no one route says that.
+    pub fn and(&self, other: &Term) -> Result<Option<Term>, ()> {
+        let Some(host) = both(&self.host, &other.host, hosts)? else { return Ok(None) };
+        let Some(is_tls) = both(&self.is_tls, &other.is_tls, |_, _| Ok(None))? else { return Ok(None) };
+        let is_one = self.ignores_case == other.ignores_case || self.path.is_none() || other.path.is_none();
+        let ignores_case = self.ignores_case || other.ignores_case;
+        let Some(path) = both(&self.path, &other.path, |one, two| match is_one {
+            true => paths(one, two, ignores_case),
+            false => Err(()),
+        })?
+        else {
+            return Ok(None);
+        };
         let mut conditions = self.conditions.clone();
         for (key, value) in &other.conditions {
-            if conditions.insert(key.clone(), value.clone()).is_some_and(|known| known != *value) {
-                return None;
+            let Some(known) = conditions.insert(key.clone(), value.clone()).filter(|known| known != value) else {
+                continue;
+            };
+            match key.0.as_str() {
+                "method" if !methods(&known).any(|one| methods(value).any(|two| one == two)) => return Ok(None),
+                _ => return Err(()),
             }
         }
-        Some(Term {
-            host: one(&self.host, &other.host).ok()?,
-            path: one(&self.path, &other.path).ok()?,
-            is_tls: one(&self.is_tls, &other.is_tls).ok()?,
-            ignores_case: self.ignores_case || other.ignores_case,
-            conditions,
-        })
+        let differs = self.differs.or(other.differs);
+        Ok(Some(Term { host, path, is_tls, ignores_case, conditions, differs }))
     }
+
+    /// The same for a rule that keeps requests out; whether it is for more then. Of several cookies or parameters of
+    /// one name a route asks the first, and haproxy each of them: so these are kept out whatever they are.
+    pub fn closed(mut self) -> (Term, bool) {
+        const PRESENT: &str = "{ present = true }";
+        let all = self.conditions.iter_mut().filter(|((kind, _), _)| ["cookie", "query"].contains(&kind.as_str()));
+        let is_wider = all.fold(false, |is_wider, (_, value)| {
+            let is_more = *value != PRESENT;
+            PRESENT.clone_into(value);
+            is_wider || is_more
+        });
+        (self, is_wider)
+    }
+}
+
+/// Both of two values of which each may say nothing.
+fn both<T: PartialEq + Clone>(
+    one: &Option<T>,
+    two: &Option<T>,
+    meet: impl Fn(&T, &T) -> Result<Option<T>, ()>,
+) -> Result<Option<Option<T>>, ()> {
+    match (one, two) {
+        (Some(one), Some(two)) if one != two => Ok(meet(one, two)?.map(Some)),
+        _ => Ok(Some(one.clone().or_else(|| two.clone()))),
+    }
+}
+
+fn hosts(one: &String, two: &String) -> Result<Option<String>, ()> {
+    let is_in = |host: &str, all: &str| all.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix));
+    Ok(match (one, two) {
+        _ if is_in(one, two) => Some(one.clone()),
+        _ if is_in(two, one) => Some(two.clone()),
+        _ => None,
+    })
+}
+
+fn methods(value: &str) -> impl Iterator<Item = &str> {
+    value.split('"').skip(1).step_by(2)
+}
+
+/// Paths of both, where prefixes end anywhere in a segment.
+fn paths(one: &Path, two: &Path, ignores_case: bool) -> Result<Option<Path>, ()> {
+    let folded = |path: &Path| match ignores_case {
+        true => path_text(path).to_ascii_lowercase(),
+        false => path_text(path),
+    };
+    let (first, second) = (folded(one), folded(two));
+    Ok(match (one, two) {
+        (Path::Exact(_), Path::Exact(_)) => (first == second).then(|| one.clone()),
+        (Path::Prefix(_) | Path::Exact(_), Path::Prefix(_)) if first.starts_with(&second) => Some(one.clone()),
+        (Path::Prefix(_), Path::Prefix(_) | Path::Exact(_)) if second.starts_with(&first) => Some(two.clone()),
+        (Path::Prefix(_) | Path::Exact(_), Path::Prefix(_) | Path::Exact(_)) => None,
+        (Path::Prefix(prefix), Path::Regex(pattern)) | (Path::Regex(pattern), Path::Prefix(prefix)) => {
+            Some(between(prefix, &ending(pattern).ok_or(())?, ignores_case))
+        }
+        _ => return Err(()),
+    })
 }
 
 /// The opposite of a condition, where that can be said.
@@ -51,76 +115,35 @@ pub fn negated(terms: &[Term]) -> Result<Vec<Term>, String> {
     }
 }
 
-/// Alternatives of one test: `hdr(host) -i a.example b.example`.
-pub fn terms(words: &[String]) -> Result<Vec<Term>, String> {
-    let Some((test, rest)) = words.split_first() else { return Err("an empty condition".into()) };
-    let mut values = rest.iter().filter(|word| !word.starts_with("--"));
-    let mut texts: Vec<String> = Vec::new();
-    let mut how = "";
-    let mut ignores_case = false;
-    while let Some(word) = values.next() {
-        match word.as_str() {
-            "-i" => ignores_case = true,
-            "-m" => how = values.next().map_or("", String::as_str),
-            "-f" => return Err("a file of values".into()),
-            _ => texts.push(word.clone()),
-        }
-    }
-    let name = test.split('(').next().unwrap_or_default();
-    let path = |path: Path| Term { path: Some(path), ignores_case, ..Term::default() };
-    let each = |make: &dyn Fn(&String) -> Option<Term>| -> Result<Vec<Term>, String> {
-        texts.iter().map(make).collect::<Option<Vec<Term>>>().ok_or_else(|| format!("\"{}\"", words.join(" ")))
-    };
-    let is_host = argument(test).eq_ignore_ascii_case("host") || argument(test).starts_with("host,");
-    let regex = |pattern: String| Some(path(Path::Regex(pattern)));
-    match (name, how) {
-        ("ssl_fc", _) => Ok(vec![Term { is_tls: Some(true), ..Term::default() }]),
-        ("hdr" | "req.hdr" | "hdr_dom" | "hdr_str", "" | "str" | "dom") if is_host => each(&|text| host(text)),
-        ("hdr_end", _) | ("hdr" | "req.hdr", "end") if is_host => {
-            each(&|text| host(&format!("*.{}", text.strip_prefix('.')?)))
-        }
-        ("req.ssl_sni" | "req_ssl_sni" | "ssl_fc_sni", "" | "str") => each(&|text| host(text)),
-        ("req.ssl_sni" | "req_ssl_sni" | "ssl_fc_sni", "end") => {
-            each(&|text| host(&format!("*.{}", text.strip_prefix('.')?)))
-        }
-        ("path_beg", _) | ("path" | "url", "beg") | ("url_beg", _) => {
-            each(&|text| Some(path(Path::Prefix(text.clone()))))
-        }
-        ("path" | "url", "" | "str") => each(&|text| Some(path(Path::Exact(text.clone())))),
-        ("path_end", _) | ("path", "end") => each(&|text| regex(format!("{}$", escaped(text)))),
-        ("path_sub", _) | ("path", "sub") => each(&|text| regex(escaped(text))),
-        ("path_dir", _) => each(&|text| regex(format!("/{}(/|$)", escaped(text.trim_matches('/'))))),
-        ("path_reg", _) | ("path", "reg") => each(&|text| regex(text.clone())),
-        ("method", _) => Ok(vec![condition("method", "", one_or_list(&texts))]),
-        ("src", _) => Ok(vec![condition("source", "", one_or_list(&texts))]),
-        ("hdr" | "req.hdr", "" | "str") => each(&|text| Some(condition("header", argument(test), quoted(text)))),
-        ("hdr" | "req.hdr", "found") => Ok(vec![condition("header", argument(test), "{ present = true }".into())]),
-        ("hdr_beg" | "hdr" | "req.hdr", _) if !is_host && (how == "beg" || name == "hdr_beg") => {
-            each(&|text| Some(condition("header", argument(test), format!("{{ prefix = {} }}", quoted(text)))))
-        }
-        ("hdr_reg" | "hdr_sub", _) if !is_host => each(&|text| {
-            let pattern = if name == "hdr_reg" { text.clone() } else { escaped(text) };
-            Some(condition("header", argument(test), format!("{{ regex = {} }}", quoted(&pattern))))
-        }),
-        ("cook" | "req.cook", "" | "str") => each(&|text| Some(condition("cookie", argument(test), quoted(text)))),
-        ("cook" | "req.cook", "found") => Ok(vec![condition("cookie", argument(test), "{ present = true }".into())]),
-        ("url_param" | "urlp", "" | "str") => each(&|text| Some(condition("query", argument(test), quoted(text)))),
-        _ => Err(format!("\"{}\"", words.join(" "))),
-    }
-}
-
-fn condition(kind: &str, name: &str, value: String) -> Term {
-    let key = (kind.to_owned(), name.to_owned());
-    Term { conditions: BTreeMap::from([(key, value)]), ..Term::default() }
-}
-
-fn host(text: &str) -> Option<Term> {
-    let text = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(text, |(name, _)| name);
-    let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._*".contains(c));
-    is_name.then(|| Term { host: Some(text.to_ascii_lowercase()), ..Term::default() })
-}
-
 /// `x` of `hdr(x)`.
 pub fn argument(test: &str) -> &str {
     test.split_once('(').map_or("", |(_, rest)| rest.trim_end_matches(')'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_conditions_are_one_where_a_route_says_both_and_none_where_no_request_is_of_both() {
+        let of = |path: Path| Term { path: Some(path), ..Term::default() };
+        let prefix = |text: &str| of(Path::Prefix(text.into()));
+        let exact = |text: &str| of(Path::Exact(text.into()));
+        let regex = |text: &str| of(Path::Regex(text.into()));
+        let path = |one: &Term, two: &Term| one.and(two).map(|both| both.and_then(|both| both.path));
+        assert_eq!(path(&prefix("/api"), &prefix("/apix")), Ok(Some(Path::Prefix("/apix".into()))));
+        assert_eq!(path(&exact("/apix"), &prefix("/api")), Ok(Some(Path::Exact("/apix".into()))));
+        assert_eq!(path(&prefix("/a"), &exact("/b")), Ok(None));
+        assert_eq!(path(&prefix("/a"), &regex(r"\.php$")), Ok(Some(Path::Regex(r"^(?:/a.*\.php)$".into()))));
+        assert_eq!(path(&regex("x"), &regex("y")), Err(()));
+        let host = |name: &str| Term { host: Some(name.into()), ..Term::default() };
+        let both = |one: &str, two: &str| host(one).and(&host(two)).map(|both| both.and_then(|both| both.host));
+        assert_eq!((both("*.a.test", "x.a.test"), both("a.test", "b.test")), (Ok(Some("x.a.test".into())), Ok(None)));
+        let method = |value: &str| Term {
+            conditions: BTreeMap::from([(("method".to_owned(), String::new()), value.to_owned())]),
+            ..Term::default()
+        };
+        assert!(matches!(method("\"GET\"").and(&method("[\"PUT\", \"POST\"]")), Ok(None)));
+        assert!(method("\"GET\"").and(&method("[\"GET\", \"POST\"]")).is_err());
+    }
 }

@@ -202,5 +202,5 @@ fn term(matched: &Matched, ignores_case: bool) -> Term {
     let path = Some(matched.path.clone()).filter(|path| *path != Path::Prefix("/".into()));
     let (host, conditions) = (matched.host.clone(), matched.conditions.clone());
     // Caddy compares paths without case.
-    Term { host, path, is_tls: None, ignores_case, conditions }
+    Term { host, path, is_tls: None, ignores_case, conditions, differs: None }
 }

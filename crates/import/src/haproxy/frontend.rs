@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::acls::terms;
 use super::known::{PAGES, RATES, request_rule};
 use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
 use super::users::Lists;
 use crate::changes::Changes;
-use crate::guards::Guard;
-use crate::plan::{ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, name_of, quoted, redirect, respond};
-use crate::terms::{Term, negated, terms};
+use crate::guards::{Guard, beside};
+use crate::plan::{
+    ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, escaped, name_of, path_text, quoted, redirect, respond,
+};
+use crate::terms::{Term, negated};
 use crate::words::duration;
 
 pub(super) struct Frontend<'f> {
@@ -24,6 +27,8 @@ pub(super) struct Frontend<'f> {
     pub(super) shared: &'f Shared<'f>,
     /// Limits of all of its routes, as TOML has them.
     pub(super) limits: Vec<String>,
+    /// Longest body of requests by its routes.
+    pub(super) body_limit: Option<u64>,
 }
 
 /// Facts that all sections have in common.
@@ -46,6 +51,9 @@ impl<'s> Shared<'s> {
 const HOSTS: &[&str] = &["%[hdr(host)]", "%[req.hdr(host)]", "%[req.hdr(Host)]", "%[hdr(Host)]", "%[req.fhdr(host)]"];
 const RESTS: &[&str] = &["%[capture.req.uri]", "%HU", "%[url]", "%[pathq]"];
 
+/// Words for conditions that all have to hold.
+const TOGETHER: &str = "conditions of which no one route says all";
+
 impl<'f> Frontend<'f> {
     pub(super) fn new(
         plan: &'f mut Plan,
@@ -64,13 +72,14 @@ impl<'f> Frontend<'f> {
             allowed: Vec::new(),
             shared,
             limits: Vec::new(),
+            body_limit: None,
         }
     }
 
     pub(super) fn read(&mut self) {
         let section = self.section;
         let first_route = self.plan.routes.len();
-        let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
+        let is_http = self.is_http();
         self.binds(is_http);
         self.times();
         self.read_acls();
@@ -265,10 +274,14 @@ impl<'f> Frontend<'f> {
         }
     }
 
+    pub(super) fn is_http(&self) -> bool {
+        holding(self.section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http")
+    }
+
     pub(super) fn read_acls(&mut self) {
-        let section = self.section;
+        let (section, is_http) = (self.section, self.is_http());
         for line in self.defaults.iter().filter(|line| line.word(0) == "acl").chain(section.of("acl")) {
-            let alternatives = terms(&line.words[2.min(line.words.len())..]);
+            let alternatives = terms(&line.words[2.min(line.words.len())..], is_http);
             self.acls.entry(line.word(1).to_owned()).or_default().push(alternatives);
         }
     }
@@ -283,6 +296,7 @@ impl<'f> Frontend<'f> {
         };
         match alternatives {
             Ok(terms) => {
+                self.differs(line, &terms);
                 // Redirects to https are for what comes in plaintext, whatever is said.
                 let is_to_https = matches!(action, Action::Redirect(keys) if keys.iter().any(|(key, value)| key == "scheme" && value == "\"https\"") && keys.len() == 2);
                 let terms: Vec<Term> = terms
@@ -295,6 +309,13 @@ impl<'f> Frontend<'f> {
                 let fix = format!("{what} is not carried over: write a route with host, path and `match`");
                 self.plan.note(line.number, line.text(), fix);
             }
+        }
+    }
+
+    /// Tells what is otherwise with a condition than it was.
+    pub(super) fn differs(&mut self, line: &Line, terms: &[Term]) {
+        if let Some(differs) = terms.iter().find_map(|term| term.differs) {
+            self.plan.note(line.number, line.text(), differs);
         }
     }
 
@@ -312,7 +333,7 @@ impl<'f> Frontend<'f> {
                 let (found, left) = match word {
                     "{" => {
                         let end = after.iter().position(|word| word == "}").ok_or("a condition without its end")?;
-                        (terms(&after[..end])?, &after[end + 1..])
+                        (terms(&after[..end], self.is_http())?, &after[end + 1..])
                     }
                     "" => {
                         rest = after;
@@ -321,7 +342,9 @@ impl<'f> Frontend<'f> {
                     name => (self.acl(name)?, after),
                 };
                 let found = if is_not != is_unless { negated(&found)? } else { found };
-                all = all.iter().flat_map(|one| found.iter().filter_map(|two| one.and(two))).collect();
+                let pairs = all.iter().flat_map(|one| found.iter().map(move |two| one.and(two)));
+                let both: Result<Vec<Option<Term>>, ()> = pairs.collect();
+                all = both.map_err(|()| TOGETHER)?.into_iter().flatten().collect();
                 if all.len() > ALTERNATIVES_MAX {
                     return Err("a condition with so many alternatives".into());
                 }
@@ -336,11 +359,12 @@ impl<'f> Frontend<'f> {
     }
 
     fn acl(&self, name: &str) -> Result<Vec<Term>, String> {
+        let test = |words: &[&str]| terms(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>(), true);
         match name {
-            "TRUE" => return Ok(vec![Term::default()]),
-            "HTTP" => return Ok(vec![Term::default()]),
-            "METH_GET" => return terms(&["method".to_owned(), "GET".to_owned()]),
-            "METH_POST" => return terms(&["method".to_owned(), "POST".to_owned()]),
+            "TRUE" | "HTTP" => return Ok(vec![Term::default()]),
+            "LOCALHOST" => return test(&["src", "127.0.0.0/8", "::1"]),
+            "METH_GET" => return test(&["method", "GET", "HEAD"]),
+            _ if name.starts_with("METH_") => return test(&["method", &name["METH_".len()..]]),
             _ => {}
         }
         let known = self.acls.get(name).ok_or_else(|| format!("\"{name}\""))?;
@@ -365,20 +389,49 @@ impl<'f> Frontend<'f> {
                 if is_redirected {
                     continue;
                 }
-                let (host, path) = (term.host.clone(), term.path.clone().unwrap_or(Path::Prefix("/".into())));
-                let (conditions, action) = (term.conditions.clone(), action.clone());
-                self.plan.route(Route {
+                let path = match &term.path {
+                    None => Path::Prefix("/".into()),
+                    Some(Path::Regex(pattern)) if term.ignores_case => Path::Regex(format!("(?i){pattern}")),
+                    Some(path) => path.clone(),
+                };
+                let route = Route {
                     line,
                     listener,
-                    host,
+                    host: term.host.clone(),
                     path,
-                    conditions,
+                    conditions: term.conditions.clone(),
                     requires_certificate: false,
-                    action,
+                    action: action.clone(),
                     changes: Changes::default(),
-                });
+                };
+                self.add_beside(term, &route);
+                self.plan.route(route);
             }
         }
+    }
+
+    /// Adds the pattern for what a prefix of haproxy is for and one of segments is not. Prefixes before it that the
+    /// pattern would take from become patterns in front of it.
+    fn add_beside(&mut self, term: &Term, route: &Route) {
+        let (Some(pattern), Path::Prefix(text) | Path::Exact(text)) = (beside(term, route), &route.path) else {
+            return;
+        };
+        let is_before = |each: &&Route| match &each.path {
+            Path::Prefix(longer) if (&each.listener, &each.host) == (&route.listener, &route.host) => {
+                longer.strip_prefix(text).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+            }
+            _ => false,
+        };
+        let before: Vec<Route> = self.plan.routes.iter().filter(is_before).cloned().collect();
+        for each in before {
+            let path = Path::Regex(format!("^{}", escaped(&path_text(&each.path))));
+            let is_known =
+                |known: &Route| (&known.listener, &known.host, &known.path) == (&each.listener, &each.host, &path);
+            if !self.plan.routes.iter().any(is_known) {
+                self.plan.route(Route { path, ..each });
+            }
+        }
+        self.plan.route(Route { path: pattern, ..route.clone() });
     }
 
     /// Whether everything on a listener is sent to https.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::frontend::{Frontend, returned};
-use super::lines::{Line, holding, is_guard, refusal};
+use super::lines::{Line, is_guard, refusal};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
@@ -12,7 +12,7 @@ use crate::terms::Term;
 impl Frontend<'_> {
     pub(super) fn read_guards(&mut self) {
         let section = self.section;
-        let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
+        let is_http = self.is_http();
         for line in self.defaults.iter().chain(&section.lines) {
             match (line.word(0), line.word(1)) {
                 ("http-request", "allow") => self.allow(line),
@@ -137,6 +137,7 @@ impl Frontend<'_> {
             self.plan.note(line.number, line.text(), WIDER);
         }
         for part in parts {
+            self.differs(line, &[&part.of[..], &part.except].concat());
             let proof = part.proof().cloned();
             let Kept { of, mut except, .. } = part;
             except.extend(self.allowed.iter().cloned());
@@ -174,12 +175,15 @@ impl Frontend<'_> {
                 None => match self.condition(one, false) {
                     Ok(terms) => {
                         is_known = true;
-                        let both: Vec<Term> =
-                            kept.of.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
+                        let terms: Vec<(Term, bool)> = terms.into_iter().map(Term::closed).collect();
+                        is_more |= terms.iter().any(|(_, is_wider)| *is_wider);
+                        let pairs = kept.of.iter().flat_map(|one| terms.iter().map(move |(two, _)| one.and(two)));
+                        let both: Result<Vec<Option<Term>>, ()> = pairs.collect();
                         // One of two conditions that cannot be said together holds for more.
-                        let is_said = !both.is_empty() && both.len() <= ALTERNATIVES_MAX;
-                        is_more |= !is_said;
-                        kept.of = if is_said { both } else { kept.of };
+                        match both.map(|both| both.into_iter().flatten().collect::<Vec<Term>>()) {
+                            Ok(both) if both.len() <= ALTERNATIVES_MAX => kept.of = both,
+                            _ => is_more = true,
+                        }
                     }
                     Err(_) => is_more = true,
                 },

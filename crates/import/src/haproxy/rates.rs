@@ -47,6 +47,12 @@ impl Frontend<'_> {
     pub(super) fn limited(&mut self, line: &Line) -> bool {
         let Some(index) = line.words.iter().position(|word| word == "if") else { return false };
         let condition = &line.words[index + 1..];
+        if let Some(bytes) = self.longest(condition) {
+            const BODY: &str = "it is `body_limit` of its routes now: who sends more gets 413, also without a length";
+            self.body_limit = Some(self.body_limit.map_or(bytes, |known| known.min(bytes)));
+            self.plan.note(line.number, line.text(), BODY);
+            return true;
+        }
         let table = self.listed(condition).or_else(|| self.rated(condition));
         let Some((table, differs)) = table else { return false };
         if Changes::default().limit(&table).is_err() {
@@ -59,6 +65,23 @@ impl Frontend<'_> {
             self.plan.note(line.number, line.text(), differs);
         }
         true
+    }
+
+    /// Bytes of the longest body that a rule lets in: `hdr_val(content-length) gt 10000`.
+    fn longest(&self, condition: &[String]) -> Option<u64> {
+        const LENGTHS: &[&str] = &["hdr_val(content-length)", "body_size", "body_len"];
+        let [test] = self.tests(condition)?.try_into().ok()?;
+        let (first, rest) = test.split_first()?;
+        let name = first.to_ascii_lowercase();
+        let name = name.strip_prefix("req.").unwrap_or(&name);
+        let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+        let bytes = match rest.as_slice() {
+            ["gt", bytes] | ["-m", "int", "gt", bytes] => bytes.parse::<u64>().ok()?,
+            ["ge", bytes] | ["-m", "int", "ge", bytes] => bytes.parse::<u64>().ok()?.checked_sub(1)?,
+            _ => return None,
+        };
+        let is_said = Changes::default().body_limit(bytes).is_ok();
+        (LENGTHS.contains(&name) && is_said).then_some(bytes)
     }
 
     /// The tests that an ACL is made of, or the one in braces; none of several conditions.
@@ -155,6 +178,10 @@ impl Frontend<'_> {
     /// Gives routes the limits of this section; redirects ask nobody.
     pub(super) fn limit(&mut self, routes: &mut [&mut Route]) {
         for route in routes.iter_mut().filter(|route| !matches!(route.action, Action::Redirect(_))) {
+            if let Some(bytes) = self.body_limit {
+                // Routes that answer by themselves read no body.
+                let _ = route.changes.body_limit(bytes);
+            }
             for table in &self.limits {
                 if route.changes.limit(table).is_err() {
                     self.plan.note(self.section.number, table.clone(), "write it as `limit` of its routes");

@@ -6,7 +6,7 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 
 use super::access::guard_text;
 use super::reader::split_kind;
-use crate::guards::parse;
+use crate::patterns::parse;
 use crate::plan::Note;
 use crate::words::Directive;
 

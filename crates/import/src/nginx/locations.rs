@@ -8,9 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::patterns::{Below, below};
 use super::reader::location_path;
-use crate::guards::ending;
+use crate::patterns::{Below, below, ending};
 use crate::plan::{Note, Path, escaped};
 use crate::words::Directive;
 

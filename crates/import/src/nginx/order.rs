@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use propylon_config::pattern::compile;
 
 use super::reader::Reader;
-use crate::guards::lead;
+use crate::patterns::lead;
 use crate::plan::{Note, Path, Route, path_text};
 
 /// Routes that stand once more, for methods of those behind them, at most.

@@ -1,18 +1,21 @@
-//! Patterns of paths below a prefix.
+//! Patterns of paths: what they begin and end with, and what of them is below a prefix.
 
 use std::collections::BTreeSet;
 
+use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Look, Repetition};
 
-use crate::guards::{PATTERN_BYTES_MAX, lead, parse};
-use crate::plan::escaped;
+use crate::plan::{Path, escaped};
 
 /// Bytes of a prefix that are looked at.
 const PREFIX_BYTES_MAX: usize = 256;
 
+/// Bytes of a pattern that are looked at.
+pub const PATTERN_BYTES_MAX: usize = 2048;
+
 /// Paths that begin with a prefix and in which a pattern is found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Below {
+pub enum Below {
     /// No path does both.
     Apart,
     /// All that begin with the prefix.
@@ -24,7 +27,7 @@ pub(super) enum Below {
 }
 
 /// Paths that begin with `prefix` and in which `pattern` is found: behind the prefix, or beginning within it.
-pub(super) fn below(prefix: &str, pattern: &str) -> Below {
+pub fn below(prefix: &str, pattern: &str) -> Below {
     if prefix == "/" {
         return Below::Some(pattern.to_owned());
     }
@@ -154,10 +157,64 @@ fn may_be_empty(hir: &Hir, is_first: bool) -> Option<bool> {
     })
 }
 
+/// The text that a pattern asks a path to end with, if that is all of it.
+pub fn ending(pattern: &str) -> Option<String> {
+    let body = pattern.strip_suffix('$').filter(|body| !body.ends_with('\\'))?;
+    let text: String = {
+        let mut characters = body.chars();
+        let mut text = String::new();
+        while let Some(character) = characters.next() {
+            text.push(if character == '\\' { characters.next()? } else { character });
+        }
+        text
+    };
+    (!text.is_empty() && escaped(&text) == body).then_some(text)
+}
+
+/// The text with which all that a pattern finds begins, where it is tied to the beginning of a path.
+pub fn lead(pattern: &str) -> Option<Vec<u8>> {
+    let hir = parse(pattern)?;
+    let HirKind::Concat(parts) = hir.kind() else { return None };
+    match parts.as_slice() {
+        [start, text, ..] if *start.kind() == HirKind::Look(Look::Start) => match text.kind() {
+            HirKind::Literal(text) => Some(text.0.to_vec()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A pattern as the engine takes it, taken apart; none where it is none, or longer than it is looked at.
+pub fn parse(pattern: &str) -> Option<Hir> {
+    let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).nest_limit(50).build();
+    parser.parse(pattern).ok().filter(|_| pattern.len() <= PATTERN_BYTES_MAX)
+}
+
+/// A pattern of paths that begin and end so.
+pub fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
+    let mut all = vec![format!("{}.*{}", escaped(prefix), escaped(ending))];
+    // Prefix and ending may share what is between them.
+    let shared = |index: &usize| prefix.ends_with(&ending[..*index]);
+    all.extend(
+        (1..=ending.len().min(prefix.len()))
+            .filter(|index| ending.is_char_boundary(*index))
+            .filter(shared)
+            .map(|index| escaped(&format!("{prefix}{}", &ending[index..]))),
+    );
+    Path::Regex(format!("{}^(?:{})$", if ignores_case { "(?i)" } else { "" }, all.join("|")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use propylon_config::pattern;
+
+    #[test]
+    fn a_prefix_and_an_ending_make_one_pattern_with_what_they_share() {
+        assert_eq!(ending(r"\.css$"), Some(".css".into()));
+        assert_eq!((ending("[.]css$"), ending(r"\.css"), ending(r"a\$"), ending("$")), (None, None, None, None));
+        assert_eq!(between("/a.c", ".css", false), Path::Regex(r"^(?:/a\.c.*\.css|/a\.css)$".into()));
+    }
 
     #[test]
     fn a_pattern_below_a_prefix_is_found_where_both_hold_and_nowhere_else() {
