@@ -1,5 +1,7 @@
 //! Access by nginx: addresses, methods, passwords.
 
+use propylon_config::pattern::compile;
+
 use super::reader::Reader;
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
@@ -120,21 +122,84 @@ pub(super) fn is_any(blocks: &[&Directive]) -> bool {
     blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any")
 }
 
-/// Whether an `if` refuses all requests but some, as by a key in a field or a client's certificate. Others keep some
-/// requests out, and are told of.
-fn lets_in(each: &Directive) -> bool {
-    let is_open =
-        |variable: &str| ["$host", "$http_host", "$request_method"].iter().any(|open| variable.ends_with(open));
+/// Whether an `if` refuses requests, or sends them away, of which nothing is known but that they are all but some: as by
+/// a key in a field, a signature, a client's certificate, or a table of those who may come in. Others keep some requests
+/// out, and are told of.
+fn lets_in(each: &Directive, blocks: &[&Directive]) -> bool {
+    let turned: Vec<&Directive> = each.inner().iter().filter(|each| turns_away(each)).collect();
+    if each.name() != "if" || turned.is_empty() {
+        return false;
+    }
     let condition = each.arguments().join(" ");
-    let variable = condition.split_once(" !").map(|(variable, _)| variable);
-    each.name() == "if" && variable.is_some_and(|variable| !is_open(variable)) && each.inner().iter().any(refuses)
+    let condition = condition.trim_start_matches('(').trim_end_matches(')').trim();
+    let end = condition.find([' ', '=', '!', '~']).unwrap_or(condition.len());
+    let (variable, test) = (&condition[..end], condition[end..].trim());
+    let name = variable.trim_start_matches('$').trim_start_matches('{').trim_end_matches('}');
+    /// Facts that say what is asked for, and not who comes.
+    const OPEN: &[&str] = &["host", "http_host", "request_method", "scheme", "server_port", "https"];
+    /// Facts by which requests are led to another page, and nobody is kept out.
+    const LED: &[&str] = &[
+        "uri",
+        "document_uri",
+        "request_uri",
+        "args",
+        "query_string",
+        "request_filename",
+        "http_user_agent",
+        "http_accept_language",
+        "http_x_forwarded_proto",
+    ];
+    // Files that are there or not are those of the server.
+    if OPEN.contains(&name) || !variable.starts_with('$') || LED.contains(&name) && !turned.into_iter().any(refuses) {
+        return false;
+    }
+    const PROOFS: &[&str] = &["secure_link", "secure_link_expires", "invalid_referer"];
+    let is_set = |directive: &&Directive| directive.name() == "auth_request_set" && directive.word(1) == variable;
+    let is_proof = PROOFS.contains(&name)
+        || name.starts_with("ssl_client_")
+        || name.starts_with("jwt_")
+        || blocks.iter().flat_map(|block| block.inner()).any(|each| is_set(&each));
+    is_proof || holds(test, &ordinary(variable, blocks))
+}
+
+/// The value of a variable for a request of which nothing is known: that of a table where no row is for it.
+fn ordinary(variable: &str, blocks: &[&Directive]) -> String {
+    let is_it = |each: &&Directive| {
+        ["map", "geo"].contains(&each.name()) && each.words.last().is_some_and(|word| word == variable)
+    };
+    let table = blocks.iter().flat_map(|block| block.inner()).find(is_it);
+    table.and_then(|table| table.find("default")).map_or("", |each| each.word(1)).to_owned()
+}
+
+/// Whether a test of nginx holds for a value.
+fn holds(test: &str, value: &str) -> bool {
+    let (operator, rest) = test.split_at(test.find(|c: char| !"=!~*".contains(c)).unwrap_or(test.len()));
+    let text = rest.trim().trim_matches(['"', '\'']);
+    let found = |flags: &str| compile(&format!("{flags}{text}")).map(|pattern| pattern.is_match(value.as_bytes()));
+    match operator {
+        "" => !["", "0"].contains(&value),
+        "=" => value == text,
+        "!=" => value != text,
+        "~" => found("").unwrap_or(true),
+        "~*" => found("(?i)").unwrap_or(true),
+        "!~" => !found("").unwrap_or(false),
+        "!~*" => !found("(?i)").unwrap_or(false),
+        _ => true,
+    }
+}
+
+/// Whether it is a `return` or a `rewrite` that answers with an error or leads elsewhere.
+fn turns_away(each: &Directive) -> bool {
+    let is_away = each.name() == "rewrite" && ["redirect", "permanent"].contains(&each.word(3));
+    let is_url = each.name() == "return" && each.word(1).parse::<u16>().is_err();
+    is_away || is_url || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 300)
 }
 
 /// Directives that ask who comes: of each kind the innermost holds.
 pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let is_guard = |each: &&Directive| {
         let asks = each.name().starts_with("auth_");
-        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || lets_in(each)
+        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || lets_in(each, blocks)
     };
     let mut seen: Vec<&str> = Vec::new();
     let mut found = Vec::new();
