@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::matchers::{Matched, all_joined, below, path, tested};
+use super::matchers::{Matched, all_joined, below, kind, path, tested};
 use super::{Reader, Site};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
@@ -72,7 +72,8 @@ impl Reader<'_> {
         if word.starts_with('/') {
             own = vec![Matched { path: path(word), ..Matched::all() }];
         }
-        for test in self.matchers.get(word).cloned().unwrap_or_default() {
+        let mut kinds: Vec<(String, Vec<Directive>)> = Vec::new();
+        for (index, test) in self.matchers.get(word).cloned().unwrap_or_default().into_iter().enumerate() {
             if test.name() == "not" {
                 is_known = true;
                 let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
@@ -82,7 +83,14 @@ impl Reader<'_> {
                 }
                 continue;
             }
-            match tested(std::slice::from_ref(&test)) {
+            let kind = kind(&test, index);
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, all)) => all.push(test),
+                None => kinds.push((kind, vec![test])),
+            }
+        }
+        for (_, tests) in kinds {
+            match tested(&tests) {
                 Ok(found) => {
                     is_known = true;
                     match all_joined(&own, &found) {
