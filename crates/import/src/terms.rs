@@ -15,7 +15,7 @@ pub struct Term {
     /// Whether the path is compared without case.
     pub ignores_case: bool,
     pub conditions: BTreeMap<(String, String), String>,
-    /// What of it is otherwise than it was.
+    /// Words for what is otherwise than it was.
     pub differs: Option<&'static str>,
 }
 

@@ -83,11 +83,7 @@ impl Reader<'_> {
                 }
                 continue;
             }
-            let kind = kind(&test, index);
-            match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, all)) => all.push(test),
-                None => kinds.push((kind, vec![test])),
-            }
+            add(&mut kinds, kind(&test, index), test);
         }
         for (_, tests) in kinds {
             match tested(&tests) {
@@ -204,6 +200,14 @@ fn denial(each: &Directive) -> Action {
     let body = each.word(from);
     let has_body = each.name() == "respond" && body.parse::<u16>().is_err() && !body.contains('{');
     respond(status, if has_body { body } else { "" })
+}
+
+/// Adds a test to those of its kind.
+fn add(kinds: &mut Vec<(String, Vec<Directive>)>, kind: String, test: Directive) {
+    match kinds.iter_mut().find(|(known, _)| *known == kind) {
+        Some((_, all)) => all.push(test),
+        None => kinds.push((kind, vec![test])),
+    }
 }
 
 fn term(matched: &Matched, ignores_case: bool) -> Term {

@@ -12,7 +12,7 @@ use crate::patterns::parse;
 use crate::plan::{Path, escaped, one_or_list, quoted};
 use crate::terms::Term;
 
-/// What lies in front of a value in a list, and behind it.
+/// Text in front of a value in a list, and behind it.
 const BEGIN: &str = "(?:^|,)[ \\t]*";
 const END: &str = "[ \\t]*(?:,|$)";
 
@@ -24,7 +24,7 @@ const WITHIN: &str = "hosts that end so within a label (`xNAME` beside `x.NAME`)
 /// A test, taken apart: `hdr_beg(x-t),lower -i abc`.
 #[derive(Default)]
 struct Test<'w> {
-    /// What is looked at: `path`, `hdr`.
+    /// Part of the request that is looked at: `path`, `hdr`.
     what: &'w str,
     argument: &'w str,
     /// Comparison: `str` or nothing where it is of the whole text.
@@ -158,7 +158,7 @@ impl<'w> Test<'w> {
         let below = |name: &str| Some(Term { differs: None, ..host(&format!("*.{name}"))? });
         match self.how {
             "" | "str" => Some(vec![host(text)?]),
-            // Of one label any host may have it.
+            // One label alone may be in any host.
             "dom" if text.trim_matches('.').contains('.') => {
                 let name = text.trim_matches('.');
                 Some(vec![Term { differs: Some(NAMES), ..host(name)? }, below(name)?])

@@ -122,9 +122,8 @@ pub(super) fn is_any(blocks: &[&Directive]) -> bool {
     blocks.iter().find_map(|block| block.find("satisfy")).is_some_and(|each| each.word(1) == "any")
 }
 
-/// Whether an `if` refuses requests, or sends them away, of which nothing is known but that they are all but some: as by
-/// a key in a field, a signature, a client's certificate, or a table of those who may come in. Others keep some requests
-/// out, and are told of.
+/// Whether an `if` refuses, or sends away, all requests but some, as by a key in a field, a signature, a client's
+/// certificate, or a table of those who may come in. Others keep some requests out, and are told of.
 fn lets_in(each: &Directive, blocks: &[&Directive]) -> bool {
     let turned: Vec<&Directive> = each.inner().iter().filter(|each| turns_away(each)).collect();
     if each.name() != "if" || turned.is_empty() {
