@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use propylon_e2e::admin::ask_admin;
+use propylon_e2e::admin::{TOKEN, ask_admin, with_state};
 use propylon_e2e::devtools::{Page, Screen};
 use propylon_e2e::engine::simple;
 use propylon_e2e::http::head_end;
@@ -410,6 +410,220 @@ fn what_was_before_the_page_was_opened_is_in_its_curves_and_events_are_on_the_sa
     );
     is_content(&mut page, &format!("http://{}/", engine.admin()));
 }
+
+/// An engine with the token, and with servers of which one is down and has made errors.
+fn troubled(scratch: &Scratch, good: &Origin) -> (Engine, String) {
+    let (state, token) = with_state(scratch);
+    let bad = dead().to_string();
+    let engine = Engine::start(&format!(
+        "[process]\n{state}\n[admin]\nbind = \"127.0.0.1:0\"\n{token}\n\
+         [listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n[backend.gone]\nservers = [\"{bad}\"]\n\
+         health = {{ kind = \"tcp\", interval = \"100ms\", timeout = \"100ms\", fall = 1 }}\n\
+         [[route]]\nname = \"lost\"\npath = \"/gone\"\nbackend = \"gone\"\n[[route]]\nbackend = \"app\"\n",
+        good.address()
+    ));
+    engine.metric_reaches("propylon_server_up", &[("backend", "gone")], 0.0);
+    assert_eq!(Client::plain(engine.address("plain")).get("/gone").status, 503);
+    (engine, bad)
+}
+
+/// A click on the button of this name, as the browser does it.
+fn click(page: &mut Page, name: &str) {
+    page.eventually(name, &format!("(document.querySelector('{name}').click(), true)"));
+}
+
+/// Waits until the dialog says this of what came of a change.
+#[track_caller]
+fn says(page: &mut Page, text: &str) {
+    let text = serde_json::json!(text);
+    page.eventually("the outcome", &format!("document.querySelector('#ask-result').textContent.includes({text})"));
+}
+
+/// Changes after the first: the token stays with the page.
+fn goes_on_with_the_token(page: &mut Page, address: &str) {
+    click(page, &format!("[aria-label=\"Undrain {address} of app\"]"));
+    assert_eq!(page.evaluate("document.querySelector('#ask-token-line').hidden"), true);
+    click(page, "#ask-go");
+    says(page, "In effect as generation 3");
+    click(page, "#ask-close");
+    click(page, &format!("[aria-label=\"Weight of {address} of app\"]"));
+    page.evaluate("document.querySelector('#ask-weight').value = '300'");
+    assert_eq!(page.evaluate("document.querySelector('#ask-form').checkValidity()"), false);
+    page.evaluate("document.querySelector('#ask-weight').value = '7'");
+    click(page, "#ask-go");
+    says(page, "In effect as generation 4");
+    click(page, "#ask-close");
+    page.eventually("it weighs seven", &format!("[...document.querySelectorAll('#servers tbody tr')].some(row => row.cells[0].textContent === '{address}' && row.cells[8].textContent === '7')"));
+    click(page, "#reload");
+    click(page, "#ask-go");
+    says(page, "generation 4");
+    click(page, "#ask-close");
+}
+
+#[test]
+fn servers_are_drained_and_weighed_by_buttons_after_a_question_and_with_the_token_alone() {
+    let (scratch, origin) = (Scratch::new(), Origin::always(HELLO));
+    let (engine, _) = troubled(&scratch, &origin);
+    let (url, address) = (format!("http://{}/", engine.admin()), origin.address().to_string());
+    let mut page = open(&engine, Screen::DESK);
+    // Keyboard: the button asks, with the server's name, and Escape changes nothing.
+    let drain = format!("[aria-label=\"Drain {address} of app\"]");
+    page.eventually("buttons", &format!("(document.querySelector('{drain}').focus(), true)"));
+    page.press("Enter");
+    page.eventually("it asks", "document.querySelector('#ask').open");
+    assert_eq!(page.text("#ask-title"), format!("Drain {address}?"));
+    assert_eq!(page.evaluate("document.activeElement.id + document.activeElement.type"), "ask-tokenpassword");
+    page.photograph("ask");
+    page.press("Escape");
+    page.eventually("it is gone", "!document.querySelector('#ask').open");
+    page.eventually(
+        "the focus is where it was",
+        &format!("document.activeElement === document.querySelector('{drain}')"),
+    );
+    assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
+    // Another token is none.
+    click(&mut page, &drain);
+    page.type_in("not-the-token-at-all");
+    page.press("Enter");
+    says(&mut page, "this is not the token");
+    assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
+    page.eventually("it is asked for again", "document.activeElement.id == 'ask-token'");
+    page.type_in(TOKEN);
+    page.evaluate("document.querySelector('#ask-person').value = 'Märta\"'");
+    page.press("Enter");
+    says(&mut page, "In effect as generation 2");
+    page.press("Enter");
+    page.eventually("it drains", &format!("!!document.querySelector('[aria-label=\"Undrain {address} of app\"]')"));
+    let line = engine.stderr().into_iter().find(|line| line.contains("drained, by")).expect("a line of the audit");
+    let told = "with the token, called \"Märta\\\"\", in a browser (Mozilla/5.0";
+    assert!(
+        line.contains(&format!("[backend.app]: server {address} changed: drained, by a client at 127.0.0.1:")),
+        "{line}"
+    );
+    assert!(line.contains(told), "{line}");
+    goes_on_with_the_token(&mut page, &address);
+    assert_eq!(page.evaluate("document.cookie + localStorage.length + sessionStorage.length"), "00");
+    assert!(page.evaluate("document.documentElement.outerHTML").as_str().is_some_and(|html| !html.contains(TOKEN)));
+    assert!(page.requested().iter().all(|asked| !asked.contains(TOKEN)));
+    click(&mut page, "#forget");
+    click(&mut page, "#reload");
+    assert_eq!(page.evaluate("document.querySelector('#ask-token-line').hidden"), false);
+    click(&mut page, "#ask-close");
+    assert_eq!(page.console().iter().filter(|said| !said.contains("401")).count(), 0, "{:?}", page.console());
+    assert!(
+        page.requested()
+            .iter()
+            .all(|asked| asked.starts_with(&url) || asked.starts_with("data:") || asked == "about:blank")
+    );
+}
+
+#[test]
+fn an_error_leads_to_its_server_its_routes_lines_of_the_log_and_a_cure() {
+    let (scratch, origin) = (Scratch::new(), Origin::always(HELLO));
+    let (engine, _) = troubled(&scratch, &origin);
+    let mut page = open(&engine, Screen::DESK);
+    page.eventually(
+        "lines of the log",
+        "document.querySelector('#errors').innerText.includes('requests find no server')",
+    );
+    page.eventually("errors", "document.querySelectorAll('#errors tbody tr').length > 0");
+    let rows = page.rows("#errors");
+    let of = rows.iter().find(|row| row[1].starts_with("gone") && row[0] == "no server left").expect("an error");
+    assert!(of[1].contains("1 route") && of[5].starts_with("bring servers back"), "{of:?}");
+    let links =
+        page.evaluate("[...document.querySelectorAll('#errors tbody a')].map(each => decodeURIComponent(each.hash))");
+    let links: Vec<String> = serde_json::from_value(links).expect("links");
+    assert!(
+        ["#servers:gone", "#backends:gone", "#routes:gone", "#events"]
+            .iter()
+            .all(|link| links.iter().any(|each| each == link)),
+        "{links:?}"
+    );
+    is_content(&mut page, &format!("http://{}/", engine.admin()));
+}
+
+#[test]
+fn a_page_elsewhere_changes_nothing_and_without_a_token_there_is_no_button() {
+    let (scratch, origin) = (Scratch::new(), Origin::always(HELLO));
+    let (engine, _) = troubled(&scratch, &origin);
+    let path = format!("/v1/backends/app/servers/{}", origin.address());
+    let fields = format!("Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let status = |method: &str, more: &str| {
+        ask_admin(&engine, method, &path, &(fields.clone() + more), "{\"drain\":true}").status
+    };
+    let own = format!("http://{}", engine.admin());
+    for other in ["Origin: null\r\n", "Origin: http://127.0.0.1\r\n", "Origin: http://evil.example\r\n"] {
+        assert_eq!(status("PATCH", other), 403, "{other}");
+    }
+    assert_eq!(status("PATCH", &format!("Origin: {own}\r\nSec-Fetch-Site: cross-site\r\n")), 403);
+    assert_eq!(status("PATCH", &format!("Origin: {own}\r\nOrigin: http://evil.example\r\n")), 403);
+    assert_eq!(status("GET", &format!("Origin: {own}\r\n")), 404, "nothing is changed by looking");
+    let cookie = format!("Content-Type: application/json\r\nCookie: token={TOKEN}\r\nOrigin: {own}\r\n");
+    assert_eq!(ask_admin(&engine, "PATCH", &path, &cookie, "{\"drain\":true}").status, 401);
+    assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
+    // A page of another origin, in a browser: its question beforehand is not answered.
+    let front = Origin::always("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi");
+    let mut page = Page::open(&format!("http://{}/", front.address()), Screen::DESK);
+    page.eventually("the page", "document.body.innerText === 'hi'");
+    let outcome = page.evaluate(&format!(
+        "fetch('{own}{path}', {{ method: 'PATCH', headers: {{ Authorization: 'Bearer {TOKEN}', 'Content-Type': 'application/json' }}, body: '{{\"drain\":true}}' }}).then(() => 'answered', () => 'kept away')"
+    ));
+    assert_eq!(outcome, "kept away");
+    let outcome = page.evaluate(&format!(
+        "fetch('{own}/v1/reload', {{ method: 'POST', mode: 'no-cors' }}).then(() => 'sent', () => 'kept away')"
+    ));
+    assert!(outcome == "sent" || outcome == "kept away");
+    assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
+    let plain = Engine::start(&simple(&[origin.address()]));
+    let mut page = open(&plain, Screen::DESK);
+    assert_eq!(
+        page.text("#changes"),
+        "Read only: nothing can be changed from this page, since admin.token_file is not set."
+    );
+    assert_eq!(page.evaluate("document.querySelectorAll('#servers td button').length"), 0);
+}
+
+/// axe-core, which `scripts/setup.sh test` has put beside what is built.
+fn axe() -> String {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
+    let path = target.join("peers/node_modules/axe-core/axe.min.js");
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}; scripts/setup.sh test", path.display()))
+}
+
+#[test]
+fn axe_finds_nothing_in_light_and_dark_with_and_without_data_on_a_desk_and_a_phone() {
+    let (scratch, origin, axe) = (Scratch::new(), Origin::always(HELLO), axe());
+    let (engine, _) = troubled(&scratch, &origin);
+    let quiet = Engine::start("[listener.plain]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n");
+    for (name, engine) in [("data", &engine), ("empty", &quiet)] {
+        let mut page = open(engine, Screen::DESK);
+        page.eventually("events", "document.querySelectorAll('#events tbody tr').length > 1");
+        page.evaluate(&format!("{axe}; undefined"));
+        let look = |page: &mut Page, what: String, screen: Screen| {
+            page.look(screen);
+            let found = page.evaluate(
+                "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => id + ': ' + html.slice(0, 200))))",
+            );
+            assert_eq!(found, Value::Array(Vec::new()), "{what}");
+            assert_eq!(page.evaluate("document.documentElement.scrollWidth"), screen.width, "{what} scrolls sideways");
+            page.photograph(&what);
+        };
+        for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
+            let screen = Screen { width, height: 844, is_dark };
+            look(&mut page, format!("axe-{name}-{width}-{}", if is_dark { "dark" } else { "light" }), screen);
+            assert_eq!(page.evaluate(CUT_OFF), Value::Array(Vec::new()), "{name} at {width}");
+            if name == "data" {
+                click(&mut page, "[aria-label^=Weight]");
+                look(&mut page, format!("axe-ask-{width}-{}", if is_dark { "dark" } else { "light" }), screen);
+                page.press("Escape");
+            }
+        }
+    }
+}
+
+/// Elements beyond the window's edge.
+const CUT_OFF: &str = "[...document.querySelectorAll('body *')].filter(each => each.checkVisibility() && !each.matches('.unseen, .skip') && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML.slice(0, 100))";
 
 /// What a reader of screens, or of faint print, would stumble over; empty: nothing. Contrast is that of WCAG 2 §1.4.3.
 const STUMBLING: &str = r#"(() => {

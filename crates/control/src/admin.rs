@@ -7,6 +7,7 @@
 mod change;
 mod cluster;
 mod context;
+mod faults;
 mod response;
 mod routes_json;
 mod status_json;

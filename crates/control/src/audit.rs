@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Limit on the characters of a client's `User-Agent` that are logged.
 const AGENT_CHARS_MAX: usize = 60;
+/// Limit on the characters of a person's name that are logged.
+const PERSON_CHARS_MAX: usize = 60;
 
 /// Somebody who asks for a change, as the log names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub struct Caller {
     pub agent: Option<String>,
     /// The change came with the token of `admin.token_file`.
     pub has_token: bool,
+    /// A page in a browser has asked.
+    pub in_browser: bool,
+    /// The name that a person has given on the dashboard, which proves nothing.
+    pub person: Option<String>,
 }
 
 impl Caller {
@@ -26,6 +32,13 @@ impl Caller {
     #[must_use]
     pub fn called(self, agent: Option<&str>) -> Caller {
         Caller { agent: agent.map(|agent| agent.chars().take(AGENT_CHARS_MAX).collect()), ..self }
+    }
+
+    /// Adds the name that a person has given.
+    #[must_use]
+    pub fn of(self, person: Option<&str>) -> Caller {
+        let name = person.map(|name| name.trim().chars().take(PERSON_CHARS_MAX).collect::<String>());
+        Caller { person: name.filter(|name| !name.is_empty()), ..self }
     }
 }
 
@@ -44,6 +57,12 @@ impl fmt::Display for Caller {
         }
         if self.has_token {
             write!(f, " with the token")?;
+        }
+        if let Some(person) = &self.person {
+            write!(f, ", called {person:?}")?;
+        }
+        if self.in_browser {
+            write!(f, ", in a browser")?;
         }
         match &self.agent {
             Some(agent) => write!(f, " ({agent})"),
@@ -101,7 +120,13 @@ mod tests {
         let local = Caller { local: Some((1000, Some(77))), ..Caller::default() };
         assert_eq!(local.to_string(), "uid 1000, process 77, at the Unix socket");
         let far = Caller { address: Some("10.0.0.9:4711".parse().unwrap()), has_token: true, ..Caller::default() };
-        assert_eq!(far.called(Some("curl/8")).to_string(), "a client at 10.0.0.9:4711 with the token (curl/8)");
+        assert_eq!(far.clone().called(Some("curl/8")).to_string(), "a client at 10.0.0.9:4711 with the token (curl/8)");
+        let page = Caller { in_browser: true, ..far.of(Some(" maria\n\u{202e}\" ")) };
+        let told = "a client at 10.0.0.9:4711 with the token, called \"maria\\n\\u{202e}\\\"\", in a browser";
+        assert_eq!(page.to_string(), told);
+        assert_eq!(Caller::default().of(Some("  ")), Caller::default());
+        let long = Caller::default().of(Some(&"x".repeat(1000)));
+        assert!(long.to_string().len() < 100);
         let long = Caller::default().called(Some(&"x".repeat(1000)));
         assert!(long.to_string().len() < 100);
     }

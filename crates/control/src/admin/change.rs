@@ -1,8 +1,9 @@
 //! Changes by the admin address: who may, what was asked for, and what is answered.
 //!
 //! Clients of a Unix socket may; by TCP a token is asked for, and without a token file there are no changes at
-//! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
-//! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
+//! all. Of pages in somebody's browser the dashboard alone may, with a token that a person has typed into it: browsers
+//! say where a request comes from, and any other page cannot send the token's field or our media types without asking
+//! first (the Fetch standard's preflight), to which there is no answer here.
 
 use std::borrow::Cow;
 use std::io;
@@ -13,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{
-    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
-};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use propylon_cluster::TEXT_BYTES_MAX;
 use propylon_config::{Problem, SOURCE_BYTES_MAX};
@@ -57,6 +56,8 @@ const AS_TEXT: &str = "save it as UTF-8";
 /// Remedy for a configuration that is too long for etcd.
 pub const SHARED_TOO_LONG: &str = "take comments out of it, put certificates with `propylon cluster certificate put`, \
     have long lists and texts in files that every engine has, or make several clusters of one";
+/// Field with the name of the person at the dashboard, percent-encoded. It proves nothing.
+const PERSON: &str = "propylon-person";
 /// A wrong token is answered after this: there are few connections, so it slows guessing down.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
 /// A token that is shorter could be guessed.
@@ -102,8 +103,7 @@ enum Operation {
 
 /// Answers whatever is not just looking.
 pub(super) async fn answer(request: Request<Incoming>, by: Caller, context: &AdminContext) -> Response<Full<Bytes>> {
-    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let by = by.called(agent);
+    let by = named(by, request.headers());
     match proceed(request, by.clone(), context).await {
         Ok(response) => response,
         Err(wrong) => wrong.answer(&by, context).await,
@@ -258,11 +258,33 @@ impl Operation {
     }
 }
 
+/// Adds what a request says of whoever sends it: program, browser, and the name that a person has given.
+pub(super) fn named(by: Caller, headers: &HeaderMap) -> Caller {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let person = text(PERSON).and_then(decoded);
+    let by = Caller { in_browser: headers.contains_key(ORIGIN), ..by.called(text("user-agent")) };
+    by.of(person.as_deref())
+}
+
+/// Whether a request is a browser's, and from another page than ours.
+fn is_cross_site(headers: &HeaderMap) -> bool {
+    let bytes = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    let is_ours = |origin: &[u8]| {
+        let authority = [&b"http://"[..], b"https://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
+        authority.is_some_and(|authority| {
+            bytes(HOST.as_str()).is_some_and(|host| !host.is_empty() && host.eq_ignore_ascii_case(authority))
+        })
+    };
+    headers.get_all(ORIGIN).iter().any(|origin| !is_ours(origin.as_bytes()))
+        || bytes("sec-fetch-site").is_some_and(|site| site != b"same-origin" && site != b"none")
+}
+
 pub(super) fn authorize(headers: &HeaderMap, context: &AdminContext) -> Result<(), Wrong> {
-    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"same-origin" && site != b"none") {
-        let wrong = Wrong::new(StatusCode::FORBIDDEN, "browsers change nothing here", "use curl, or a program");
-        return Err(wrong.counted("cross-site"));
+    // Without a token nothing shows that a person meant it.
+    if is_cross_site(headers) || headers.contains_key(ORIGIN) && context.token_file.is_none() {
+        let what = "pages change nothing here, but for the dashboard with the token";
+        let fix = "use the dashboard by the engine's own address, curl, or a program";
+        return Err(Wrong::new(StatusCode::FORBIDDEN, what, fix).counted("cross-site"));
     }
     let Some(file) = &context.token_file else {
         if context.is_unix {
@@ -501,6 +523,31 @@ mod tests {
         for other in [&b"0123456789abcdeg"[..], b"0123456789abcde", b"0123456789abcdef0", b""] {
             assert!(!is_equal(other, b"0123456789abcdef"));
         }
+    }
+
+    #[test]
+    fn of_pages_the_dashboard_alone_is_heard() {
+        let is_refused = |fields: &[(&'static str, &str)]| {
+            let pairs = fields.iter().map(|(name, value)| {
+                (hyper::header::HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+            });
+            is_cross_site(&pairs.collect())
+        };
+        let host = ("host", "127.0.0.1:9900");
+        assert!(!is_refused(&[host]) && !is_refused(&[host, ("sec-fetch-site", "none")]));
+        assert!(!is_refused(&[host, ("origin", "http://127.0.0.1:9900"), ("sec-fetch-site", "same-origin")]));
+        assert!(!is_refused(&[("host", "Ops.example"), ("origin", "https://ops.example")]));
+        for origin in
+            ["null", "", "http://", "127.0.0.1:9900", "http://127.0.0.1:9901", "http://127.0.0.1:9900.evil.example"]
+        {
+            assert!(is_refused(&[host, ("origin", origin)]), "{origin}");
+        }
+        assert!(is_refused(&[("origin", "http://")]) && is_refused(&[("host", ""), ("origin", "http://")]));
+        assert!(is_refused(&[host, ("origin", "http://127.0.0.1:9900"), ("sec-fetch-site", "same-site")]));
+        let mut twice: HeaderMap = [(HOST, HeaderValue::from_static("a"))].into_iter().collect();
+        twice.append(ORIGIN, HeaderValue::from_static("http://a"));
+        twice.append(ORIGIN, HeaderValue::from_static("http://b"));
+        assert!(is_cross_site(&twice));
     }
 
     #[test]

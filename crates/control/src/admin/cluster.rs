@@ -4,12 +4,11 @@ use std::borrow::Cow;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::USER_AGENT;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use propylon_cluster::{Failure, RequestKind, Secret, WEIGHT_PERCENT_MAX, WeightPercent};
 use serde_json::Value;
 
-use super::change::{PEM_BODY, PEM_FIX, SHARED_BODY, Wrong, authorize, body, decoded, media_type};
+use super::change::{PEM_BODY, PEM_FIX, SHARED_BODY, Wrong, authorize, body, decoded, media_type, named};
 use super::context::AdminContext;
 use super::response::typed;
 use crate::audit::Caller;
@@ -67,8 +66,7 @@ pub(super) async fn answer(
     by: Caller,
     context: &AdminContext,
 ) -> Response<Full<Bytes>> {
-    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let by = by.called(agent);
+    let by = named(by, request.headers());
     match proceed(operation, request, by.clone(), context).await {
         Ok(response) => response,
         Err(wrong) => wrong.answer(&by, context).await,

@@ -4,7 +4,7 @@ const INTERVAL_MS = 1000, HIDDEN_INTERVAL_MS = 10000, ANSWER_MS = 5000, SVG = "h
 const RATE_SECONDS = 5, SHORT_SECONDS = 10, LONG_SECONDS = 60, HISTORY_SECONDS = 300, HISTORY_MIN_SECONDS = 60;
 const ROWS_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 20, RESORT_MS = 5000, ANNOUNCE_MS = 15000, TYPING_MS = 250;
 const PAST_MS = 60000, EVENTS_MS = 5000, SPANS = { "5m": HISTORY_SECONDS, "24h": 86400 }, EVENT_LEVELS = ["info", "warning", "error"];
-const MIN_CONNECTIONS_FOR_MEMORY = 100, DAY = 86400;
+const MIN_CONNECTIONS_FOR_MEMORY = 100, DAY = 86400, CHANGE_MS = 60000, TOKEN_MS = 15 * 60000, SAMPLES = 2;
 
 const byId = id => document.getElementById(id);
 // What comes from elsewhere becomes text and never markup; what would turn the line around is shown for what it is.
@@ -218,7 +218,7 @@ class Table {
     box.append(this.table, this.all);
     byId(place).append(box);
     // Narrow figures get room before words do: below this the box scrolls, not the page.
-    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20, name: 11 }[kind] || 10))) + "rem");
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20, name: 11, buttons: 9.5 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
     if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
@@ -263,7 +263,7 @@ class Table {
     while (row.cells.length > cells.length) row.deleteCell(-1);
     cells.forEach((cell, index) => {
       const { text, kind = "" } = typeof cell === "object" && cell ? cell : { text: cell };
-      const column = this.columns[index], isHead = column.isRowHead && width === 1;
+      const column = this.columns[index], isHead = !!column.isRowHead && width === 1;
       let place = row.cells[index];
       if (!place || (place.tagName === "TH") !== isHead) {
         const fresh = make(isHead ? "th" : "td");
@@ -274,7 +274,7 @@ class Table {
       }
       if (place.colSpan !== width) place.colSpan = width;
       if (width === 1) place.dataset.label = column.head; else delete place.dataset.label;
-      if (cell && cell.lines) putLines(place, cell.lines); else put(place, text === null ? "–" : text);
+      if (cell && cell.lines) putLines(place, cell.lines); else if (cell && cell.buttons) putButtons(place, cell.buttons); else put(place, text === null ? "–" : text);
       style(place, [FIGURES.includes(column.kind) ? "" : "words", column.kind === "date" || column.kind === "short" ? "wide" : "", column.whole ? "whole" : "", kind].filter(Boolean).join(" "));
     });
   }
@@ -291,6 +291,19 @@ const putLines = (cell, lines) => {
     box.append(line);
   }
   cell.replaceChildren(box);
+};
+// Buttons, changed in place so that one keeps the focus: [text, name, what it does].
+const putButtons = (cell, buttons) => {
+  let box = cell.firstElementChild;
+  if (!box || box.className !== "buttons") { box = make("span", "buttons"); cell.replaceChildren(box); }
+  while (box.children.length > buttons.length) box.lastChild.remove();
+  buttons.forEach(([text, name, act], at) => {
+    let button = box.children[at];
+    if (!button) { button = make("button"); button.type = "button"; button.addEventListener("click", () => button.act()); box.append(button); }
+    put(button, text);
+    if (button.getAttribute("aria-label") !== plain(name)) button.setAttribute("aria-label", plain(name));
+    button.act = act;
+  });
 };
 const alarm = (value, tell = number) => ({ text: tell(value), kind: value > 0 ? "bad" : "" });
 const figures = (head, get, tell = number, isBad = false) =>
@@ -338,18 +351,26 @@ const serverState = server => {
   return { text: [mark, ...parts].join(": ") + (server.backup ? " (backup)" : ""), kind };
 };
 const serverRate = (server, get, seconds) => rate(of("servers", serverKey, serverKey(server), get), seconds);
-const serverTable = new Table("servers-table", "Servers, the worst first; rates over 5 s", [
+const CHANGE_COLUMN = { head: "Change", kind: "buttons", whole: true, cell: server => {
+  const of = `${server.address} of ${server.backend}`;
+  return { kind: "words", buttons: [server.drain ? ["Undrain", "Undrain " + of, () => askTo(undrainIt(server))] : ["Drain", "Drain " + of, () => askTo(drainIt(server))],
+    ["Weight", "Weight of " + of, () => askTo(weighIt(server))]] };
+} };
+const newServerTable = more => new Table("servers-table", "Servers, the worst first; rates over 5 s", [
   words("Server", server => server.address, { isRowHead: true, whole: true }),
   { head: "State", kind: "state", whole: true, sort: server => server.rank, cell: serverState },
   words("Backend", server => server.backend),
   figures("Requests/s", server => serverRate(server, each => each.requests_total)),
   figures("In flight", server => server.in_flight),
   figures("Connected", server => server.connections, (value) => number(value)),
-  figures("Idle", server => server.connections_idle),
+  // A row with buttons has no room for all figures.
+  ...(more.length ? [] : [figures("Idle", server => server.connections_idle)]),
   figures("Failures/s", server => serverRate(server, each => each.failures_total), number, true),
   figures("Connects failed", server => server.connect_failures_total, number, false),
   figures("Weight", server => server.weight),
+  ...more,
 ], { label: "Servers" });
+let serverTable = null;
 
 // Certificates and the like.
 const ends = (until, now) => {
@@ -461,13 +482,29 @@ const signerTable = new Table("signers-table", "Key servers by signer; signature
   figures("Connects failed", row => row.server.connect_failures),
 ], { label: "Key servers" });
 
+// From an error to its server, backend, routes and lines of the log.
+const whereabouts = ([, place, , , { server, backend, listener }]) => {
+  if (listener) return [[listener, ["listeners"]]];
+  if (!backend) return [["engine"]];
+  const routes = latest().routes ? latest().routes.list.filter(route => route.backends.includes(backend)) : [];
+  return [[place, server ? ["servers", server] : ["servers", backend]], ["backend " + backend, ["backends", backend]], ...(routes.length ? [[many(routes.length, "route"), ["routes", backend]]] : [])];
+};
+const linesOf = ([, , why, , { server, backend, listener }]) => {
+  const name = server || backend || listener;
+  const found = events.filter(({ text }) => name ? text.includes(name) && !text.startsWith("audit:") : false);
+  const exact = found.filter(({ text }) => why && text.includes(why));
+  const shown = (exact.length ? exact : found).slice(-SAMPLES).reverse();
+  return shown.length ? shown.map(({ time, text }) => [`${clock(time)} ${text.slice(0, 200)}`, ["events"]]) : [["–"]];
+};
 const errorRate = fault => rate(sample => sample.faults && (member(sample.faults.list, faultKey, faultKey(fault)) || [0, 0, 0, 0])[3]);
 const errorTable = new Table("errors-table", "Errors by what, where and why; rates over 5 s", [
   words("What", fault => fault[0], { isRowHead: true, whole: true }),
-  words("Where", fault => fault[1] || "engine"),
+  words("Where", fault => ({ lines: whereabouts(fault), kind: "told" }), { whole: true, sort: fault => fault[1] }),
   words("Why", fault => fault[2] || "–"),
   figures("Per second", fault => errorRate(fault), number, true),
   figures("Since the start", fault => fault[3]),
+  words("What to do", fault => fault[4].cure || "–", { whole: true, sort: undefined }),
+  { head: "Last lines", kind: "state", whole: true, cell: fault => ({ lines: linesOf(fault), kind: "told" }) },
 ], { label: "Errors", none: "nothing" });
 
 // The cluster: samples of /cluster by this page's clock, which only an engine has that is one of a cluster.
@@ -695,6 +732,101 @@ const showProblems = () => {
   if (lostSince === null) announce(found.length ? `${many(worst, "problem")}, ${many(found.length - worst, "warning")}` : "Nothing needs attention");
 };
 
+// Changes: a person gives the token, which stays in this page's memory and is forgotten 15 minutes after its last use.
+let token = "", person = "", tokenTimer = 0, wanted = null, opener = null, isSending = false;
+const serverPath = ({ backend, address }) => `v1/backends/${encodeURIComponent(backend)}/servers/${encodeURIComponent(address)}`;
+const drainIt = server => ({ title: `Drain ${server.address}?`, go: "Drain", method: "PATCH", path: serverPath(server), body: () => ({ drain: true }),
+  what: `Server ${server.address} of backend ${server.backend} gets no new requests; those in progress end where they are (${number(server.in_flight)} now).` });
+const undrainIt = server => ({ title: `Undrain ${server.address}?`, go: "Undrain", method: "PATCH", path: serverPath(server), body: () => ({ drain: false }),
+  what: `Server ${server.address} of backend ${server.backend} gets requests again.` });
+const weighIt = server => ({ title: `Weight of ${server.address}`, go: "Set weight", method: "PATCH", path: serverPath(server), weight: server.weight, body: () => ({ weight: byId("ask-weight").valueAsNumber }),
+  what: `Server ${server.address} of backend ${server.backend} has weight ${server.weight}. Its share is its weight by the sum of all.` });
+const RELOAD = { title: "Read the configuration again?", go: "Read again", method: "POST", path: "v1/reload", body: () => null,
+  what: "The file and all certificates are read again, as SIGHUP has it done. Where something is wrong with them, what is in effect stays." };
+const forgetToken = () => { token = ""; clearTimeout(tokenTimer); byId("forget").hidden = true; };
+const askTo = action => {
+  [wanted, opener] = [action, document.activeElement];
+  put(byId("ask-title"), action.title);
+  put(byId("ask-what"), action.what);
+  put(byId("ask-result"), "");
+  put(byId("ask-go"), action.go);
+  put(byId("ask-close"), "Cancel");
+  for (const name of ["ask-what", "ask-go", "ask-person-line"]) byId(name).hidden = false;
+  byId("ask-weight-line").hidden = action.weight === undefined;
+  byId("ask-weight").required = action.weight !== undefined;
+  byId("ask-weight").disabled = action.weight === undefined;
+  byId("ask-weight").value = action.weight === undefined ? "" : action.weight;
+  byId("ask-token-line").hidden = !!token;
+  byId("ask-token").value = "";
+  byId("ask-person").value = person;
+  byId("ask").showModal();
+  byId(action.weight !== undefined ? "ask-weight" : token ? "ask-close" : "ask-token").focus();
+};
+const changeText = ({ path, from, to, added, removed }) => from !== undefined && to !== undefined ? `${path}: ${JSON.stringify(from)} → ${JSON.stringify(to)}`
+  : added !== undefined ? path + ": added" : removed !== undefined ? path + ": removed" : path + ": read again";
+const problemText = ({ file, line, what, fix }) => `${line ? `${file}:${line}: ` : ""}${what}; ${fix}`;
+// The outcome in lines, and whether it was done.
+const outcomeOf = (status, answer) => {
+  if (status >= 300) return [["✗ Refused, nothing has changed", ...(answer.problems || [{ what: "status " + status, fix: "the log says more" }]).map(problemText)], false];
+  const head = answer.result === "unchanged" ? `✓ Nothing is different: generation ${answer.generation}` : `✓ In effect as generation ${answer.generation}`;
+  return [[head, ...answer.changes.slice(0, 10).map(changeText), ...answer.warnings.slice(0, 5).map(each => "! " + problemText(each))], true];
+};
+const tell = (lines, isDone) => {
+  const result = byId("ask-result");
+  style(result, isDone ? "result good" : "result bad");
+  result.textContent = lines.map(plain).join("\n");
+  if (!isDone) return;
+  put(byId("ask-close"), "Close");
+  for (const name of ["ask-go", "ask-what", "ask-weight-line", "ask-token-line", "ask-person-line"]) byId(name).hidden = true;
+  byId("ask-close").focus();
+};
+const send = async action => {
+  token = token || byId("ask-token").value.trim();
+  person = byId("ask-person").value.trim();
+  if (!token) { tell(["✗ The token is needed: it is in the file that admin.token_file names"], false); byId("ask-token").focus(); return; }
+  const body = action.body(), headers = { Authorization: "Bearer " + token };
+  if (body) headers["Content-Type"] = "application/json";
+  if (person) headers["Propylon-Person"] = encodeURIComponent(person);
+  const answer = await fetch(action.path, { method: action.method, headers, body: body && JSON.stringify(body), cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(CHANGE_MS) });
+  const said = await answer.json();
+  clearTimeout(tokenTimer);
+  tokenTimer = setTimeout(forgetToken, TOKEN_MS);
+  byId("forget").hidden = false;
+  byId("ask-token").value = "";
+  if (answer.status === 401) { forgetToken(); byId("ask-token-line").hidden = false; byId("ask-token").focus(); }
+  if (wanted === action) tell(...outcomeOf(answer.status, said));
+  poll();
+  loadEvents();
+};
+byId("ask-form").addEventListener("submit", async event => {
+  event.preventDefault();
+  if (isSending || byId("ask-go").hidden) return;
+  isSending = byId("ask-go").disabled = true;
+  try { await send(wanted); } catch (error) {
+    forgetToken();
+    byId("ask-token-line").hidden = false;
+    tell([`✗ No answer (${error.message}): whether it was done is not known; the events below tell`], false);
+  }
+  isSending = byId("ask-go").disabled = false;
+});
+byId("ask-close").addEventListener("click", () => byId("ask").close());
+byId("ask").addEventListener("close", () => { byId("ask-token").value = ""; wanted = null; if (opener && opener.isConnected) opener.focus(); });
+byId("forget").addEventListener("click", () => { forgetToken(); byId("reload").focus(); });
+byId("reload").addEventListener("click", () => askTo(RELOAD));
+let changesShown = "";
+const showChanges = ({ changes }) => {
+  const now = JSON.stringify(changes);
+  if (changesShown === now) return;
+  // Another process may be set up otherwise.
+  if (changesShown) { location.reload(); return; }
+  changesShown = now;
+  serverTable = newServerTable(changes.token && changes.servers ? [CHANGE_COLUMN] : []);
+  byId("reload").hidden = !changes.token;
+  byId("changes").hidden = false;
+  put(byId("changes-note"), !changes.token ? "Read only: nothing can be changed from this page, since admin.token_file is not set."
+    : changes.servers ? "" : "Servers cannot be changed from here: process.state is not set, or process.immutable is.");
+};
+
 const keyed = (list, key) => list.map(each => ({ key: key(each), of: each }));
 const STATE_WORDS = [["down", "down"], ["ejected", "ejected"], ["name_not_found", "not found"], ["draining", "draining"], ["slow_starting", "slow-starting"], ["not_checked", "not checked"]];
 const LEFT_WORDS = { expired: "expired", "under-1": "within a day", "1-to-7": "within 7 d", "7-to-14": "within 14 d", "14-to-30": "within 30 d" };
@@ -746,6 +878,7 @@ const showHeader = () => {
 const show = () => {
   const status = latest();
   showHeader();
+  showChanges(status);
   tiles.forEach(draw);
   showRoutes(status);
   showServers(status);
@@ -895,7 +1028,7 @@ const follow = () => {
 addEventListener("hashchange", follow);
 document.addEventListener("keydown", event => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
-  if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key !== "/" || isTyping || byId("ask").open || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   const isSeen = name => { const { top, bottom } = byId(name).getBoundingClientRect(); return top < innerHeight / 2 && bottom > innerHeight / 4; };
   // A section that has the focus, as one has to which a link has led, goes before those that are in sight.

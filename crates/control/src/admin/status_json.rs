@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{Backend, Listener, Protocol};
-use propylon_observe::telemetry::{BackendMetrics, ListenerHandles, ServerMetrics, WAITS};
+use propylon_observe::telemetry::{BackendMetrics, ListenerHandles, ServerMetrics};
 use propylon_policy::health::Verdict;
 use propylon_tls::Profile;
 use serde_json::{Map, Value, json};
 
+use super::faults::Fault;
 use super::routes_json::bounds_seconds;
 use super::view::{View, certificate};
 use crate::expiry;
@@ -168,9 +169,9 @@ impl View {
         let (listeners, all) = self.listeners_summary();
         let mut faults = self.faults();
         faults.extend(server_faults);
-        faults.sort_by_key(|(_, _, _, count)| std::cmp::Reverse(*count));
+        faults.sort_by_key(|fault| std::cmp::Reverse(fault.count));
         let faults_total = faults.len();
-        faults.truncate(FAULTS_MAX);
+        let faults: Vec<Value> = faults.iter().take(FAULTS_MAX).map(Fault::to_json).collect();
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
             "shape": SHAPE,
@@ -197,6 +198,7 @@ impl View {
             "routes": filter.routes.as_deref().map(|routes| self.routes_summary(routes)),
             "signers": self.signers_summary(),
             "conditions": self.conditions.borrow().to_json(),
+            "changes": self.changes(),
             "faults": { "total": faults_total, "list": faults },
         })
         .to_string()
@@ -228,7 +230,7 @@ impl View {
                 own.count(&row);
                 self.sum(&mut sums, server);
                 let label = &snapshot.servers[index][at].label;
-                faults.extend(self.server_faults(&format!("{}: {label}", backend.name), server));
+                faults.extend(self.server_faults(&backend.name, label, server));
                 rows.push(row);
             }
             states.add(own);
@@ -331,6 +333,7 @@ impl View {
             "slow_until": row.slow_until.map(seconds),
             "lookup_failed": row.state.lookup_failed,
             "weight": configured.weight,
+            "drain": configured.drain.is_some(),
             "backup": configured.backup,
             "connections": level(metrics.open),
             "connections_idle": level(metrics.idle),
@@ -440,6 +443,16 @@ impl View {
         })
     }
 
+    /// Changes that a page may ask for here with the token.
+    fn changes(&self) -> Value {
+        let config = &self.current().config;
+        let process = &config.process;
+        json!({
+            "token": config.admin.as_ref().is_some_and(|admin| admin.token_file.is_some()),
+            "servers": process.state.is_some() && !process.immutable,
+        })
+    }
+
     fn signers_summary(&self) -> Value {
         let snapshot = self.current();
         let signers = snapshot.signers.iter().take(SIGNERS_MAX).filter_map(|signer| {
@@ -451,83 +464,7 @@ impl View {
         });
         signers.collect()
     }
-
-    /// Faults since the start, but for the backends'.
-    fn faults(&self) -> Vec<Fault> {
-        let snapshot = self.current();
-        let count = |counter| self.store.count(counter);
-        let mut faults = Vec::new();
-        let mut report = |what: &'static str, place: &str, why: &'static str, count: u64| {
-            if count > 0 {
-                faults.push((what, place.to_owned(), why, count));
-            }
-        };
-        for listener in &snapshot.config.listeners {
-            let Some(metrics) = self.telemetry.listener(listener).map(|handles| handles.listener) else { continue };
-            let name = listener.name.as_str();
-            metrics.rejected.each().for_each(|(why, counter)| report("request refused", name, why, count(counter)));
-            metrics
-                .faults
-                .each()
-                .for_each(|(why, counter)| report("request cut short by the client", name, why, count(counter)));
-            metrics
-                .handshake_failures
-                .each()
-                .for_each(|(why, counter)| report("TLS failed", name, why, count(counter)));
-            metrics
-                .http2
-                .floods
-                .each()
-                .for_each(|(why, counter)| report("HTTP/2 client did too much", name, why, count(counter)));
-            metrics
-                .http2
-                .errors
-                .each()
-                .for_each(|(why, counter)| report("HTTP/2 protocol broken", name, why, count(counter)));
-            for ((_, wait), counter) in WAITS.iter().zip(&metrics.timeouts) {
-                report("limit on waiting met", name, wait, count(*counter));
-            }
-        }
-        let process = &self.telemetry.process;
-        report("accept failed", "", "", count(process.accept_errors));
-        report("accepting paused: connection limit", "", "", count(process.accept_pauses));
-        report("access log line dropped", "", "", count(process.access_log_dropped));
-        report("access log write failed", "", "", count(process.access_log_failed));
-        report("access log not opened anew", "", "", count(process.access_log_reopens));
-        report("certificate file not usable", "", "", count(process.certificate_reload_errors));
-        report("panic: a defect, please report it", "", "", count(process.panics));
-        faults
-    }
-
-    /// Faults known of one server.
-    fn server_faults(&self, place: &str, metrics: &ServerMetrics) -> impl Iterator<Item = Fault> {
-        let count = |counter| self.store.count(counter);
-        let own = [
-            ("server ejected for its answers", count(metrics.health.ejections)),
-            ("name of a server not found", count(metrics.health.lookup_failures)),
-            ("connect to a server failed", count(metrics.connect_failures)),
-            ("request failed at the server", count(metrics.failures)),
-        ];
-        let place = place.to_owned();
-        own.into_iter().filter(|(_, count)| *count > 0).map(move |(what, count)| (what, place.clone(), "", count))
-    }
-
-    fn backend_faults(&self, backend: &Backend, metrics: &BackendMetrics) -> Vec<Fault> {
-        let count = |counter| self.store.count(counter);
-        let own = [
-            ("no server left", "", count(metrics.unavailable)),
-            ("retry beyond its budget", "", count(metrics.retries_refused)),
-        ];
-        let faults = metrics.faults.each().map(|(why, counter)| ("attempt failed at a server", why, count(counter)));
-        let queue = metrics.queue_refused.each();
-        let queue = queue.map(|(why, counter)| ("left the queue without a server connection", why, count(counter)));
-        let all = own.into_iter().chain(faults).chain(queue).filter(|(_, _, count)| *count > 0);
-        all.map(|(what, why, count)| (what, backend.name.clone(), why, count)).collect()
-    }
 }
-
-/// Kind, place, reason, count.
-type Fault = (&'static str, String, &'static str, u64);
 
 /// Clients of one listener, or of all.
 #[derive(Default)]
