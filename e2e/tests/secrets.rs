@@ -246,6 +246,75 @@ fn nothing_is_said_of_secrets_that_are_not_keys() {
     }
 }
 
+#[test]
+fn a_report_for_others_has_all_of_an_engine_but_its_secrets() {
+    const INLINE: &str = "xK9vQ2mZr7Lw4TbNc8YpHd3JfUg5SaE6";
+    const HASH: &str = "5f4dcc3b5aa765d61d8327deb882cf995f4dcc3b5aa765d61d8327deb882cf99";
+    let scratch = Scratch::new();
+    let good = engine_files(&scratch);
+    let password = format!("$6$qWeRtYuIoPaSdFgH${}", "zXcVbNmAsD".repeat(9).split_at(86).0);
+    scratch.write("users", format!("ann:{password}\n"));
+    scratch.write("api-keys", format!("shop:{HASH}\n"));
+    let path = |name: &str| format!("{:?}", scratch.join(name));
+    let routes = format!(
+        "[[route]]\npath = \"/a\"\nauth = {{ any = [{{ basic = {{ file = {} }} }}, {{ api_key = {{ file = {} }} }}] }}\n\
+         match = {{ header = {{ X-Key = \"{INLINE}\" }}, query = {{ key = \"{INLINE}\" }}, cookie = {{ seat = \"{INLINE}\" }} }}\n\
+         request = {{ set = {{ X-Secret = \"{INLINE}\" }}, query = {{ set = {{ key = \"{INLINE}\" }} }} }}\n\
+         response = {{ add = {{ X-Secret = \"{INLINE}\" }} }}\nbackend = \"app\"\n\
+         [[route]]\npath = \"/b\"\nrespond = {{ status = 200, body = \"{INLINE}\" }}\n\
+         [[route]]\npath = \"/c\"\nredirect = {{ path = \"/d?key={INLINE}\" }}\n",
+        path("users"),
+        path("api-keys")
+    );
+    let config = complete(&(engine_config(&scratch) + &routes));
+    let file = scratch.write("report.toml", &config);
+    let engine = Engine::start(&config);
+    engine.reload();
+    let report = |place: &[&str], output: &std::path::Path| {
+        let mut command = Command::new(binaries::propylon());
+        command.args(["report", "--last", "15m", "--json", "-o"]).arg(output).args(place);
+        run(command, b"", WAIT_MAX)
+    };
+    let archive = scratch.join("night.tar.gz");
+    let said = report(&["--admin", &engine.admin().to_string()], &archive);
+    assert_eq!(said.status.code(), Some(0), "{}{}", said.text(), said.stderr);
+    let manifest: serde_json::Value = serde_json::from_str(&said.text()).expect("JSON");
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&archive).expect("it").permissions()) & 0o777,
+        0o600
+    );
+    let mut command = Command::new("tar");
+    command.arg("xzOf").arg(&archive);
+    let all = run(command, b"", WAIT_MAX).text();
+    let mut command = Command::new("tar");
+    command.arg("tzf").arg(&archive);
+    let names = run(command, b"", WAIT_MAX).text();
+    let parts =
+        ["manifest", "process", "status", "config", "snapshot", "history", "log", "metrics", "kernel", "doctor"];
+    for part in parts {
+        assert!(names.contains(&format!("/{part}.")), "{part}: {names}");
+    }
+    assert_eq!(manifest["files"].as_array().map(Vec::len), Some(parts.len() - 1), "{manifest:#}");
+    assert_eq!(manifest["engine"]["pid"], engine.pid());
+    for told in
+        ["propylon_requests_in_progress", "Max open files", "somaxconn", "admin at http://", "(withheld)", "x-key"]
+    {
+        assert!(all.contains(told), "no {told}");
+    }
+    let secrets = [INLINE, HASH, &password, TOKEN, "correct horse battery staple", &"A".repeat(63)];
+    let mut all_pieces = pieces(&good);
+    secrets.iter().for_each(|secret| all_pieces.extend(pieces_of(secret)));
+    tells_nothing("the report", &all, &all_pieces);
+    // Another is not written over; of an engine that is gone there is what the machine tells.
+    let again = report(&["--admin", &engine.admin().to_string()], &archive);
+    assert_eq!(again.status.code(), Some(1), "{}", again.stderr);
+    let gone = report(&["--admin", "127.0.0.1:9"], &scratch.join("gone.tar.gz"));
+    assert_eq!(gone.status.code(), Some(3), "{}", gone.stderr);
+    assert!(gone.stderr.contains("status.json is missing: 127.0.0.1:9 does not answer"), "{}", gone.stderr);
+    let of_file = report(&["-c", &file.display().to_string()], &scratch.join("file.tar.gz"));
+    assert_eq!(of_file.status.code(), Some(3), "its port is chosen by the kernel: {}", of_file.stderr);
+}
+
 /// What of a key in PEM may not be in memory: pieces of its base64, and, where it is not kept to be made ready when somebody
 /// asks for it, of its numbers as files have them. (As they are computed with, their bytes stand the other way round.)
 fn traces(name: &str, pem: &str) -> Vec<(String, Vec<u8>)> {

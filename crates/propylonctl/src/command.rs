@@ -12,6 +12,7 @@ mod health;
 mod import;
 mod pages;
 mod quickstart;
+mod report;
 mod routes;
 mod schema;
 mod status;
@@ -138,6 +139,14 @@ enum Command {
         warning\n\nThe engine keeps 500 lines, also over an upgrade; the access log is another.\n\nExit codes: 0 done; 1 \
         nobody answers; 2 wrong usage.")]
     Tail(status::TailArguments),
+    /// Put into one file what somebody else needs to understand what happens
+    #[command(
+        after_help = "Examples:\n  propylon report -c propylon.toml\n  propylon report --last 2h -o night.tar.gz \
+        --json\n\nIn it are status, history, log, metrics, routes, configuration, the doctor's findings and the kernel's limits. No key, token, password or hash is in it, nor what clients have sent; names of hosts, routes, servers and \
+        files are.\n\nExit codes: 0 all of it is there; 1 it could not be written; 2 wrong usage; 3 it is written, and parts \
+        are missing, which are told."
+    )]
+    Report(report::Arguments),
     /// Look at, and change, engines that share a configuration, certificates and keys
     Cluster(cluster::Arguments),
     /// Say whether the running engine can serve, within 2 seconds, for programs that send clients to it
@@ -198,6 +207,7 @@ pub fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Errors(arguments) => status::errors(&arguments),
         Command::Tail(arguments) => status::tail(&arguments),
+        Command::Report(arguments) => report::main(&arguments),
         Command::Cluster(arguments) => cluster::main(&arguments),
         Command::Health(arguments) => health::main(&arguments),
         Command::Pages(arguments) => pages::main(&arguments, &line()),

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 20] = [
+const COMMANDS: [(&str, &str); 21] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
@@ -42,6 +42,7 @@ const COMMANDS: [(&str, &str); 20] = [
     ("status", "Say what the running engine is at, and what needs attention, with what to do"),
     ("errors", "List what goes wrong in the running engine, by what, where and why, what happens now first"),
     ("tail", "Print the last lines of the running engine's log, and with --follow those that come"),
+    ("report", "Put into one file what somebody else needs to understand what happens"),
     ("cluster", "Look at, and change, engines that share a configuration, certificates and keys"),
     ("health", "Say whether the running engine can serve, within 2 seconds, for programs that send clients to it"),
 ];

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use propylon_config::{AdminBind, Config, Source};
+use serde_json::Value;
 
 /// Address of `[admin]` in the examples.
 const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
+/// How long reading may take.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connect to the admin address may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer that is longer is no engine's.
@@ -36,6 +39,11 @@ fn place(text: &str) -> Result<AdminBind, String> {
 }
 
 impl Where {
+    /// The configuration that says where it is, if one does.
+    pub fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// The admin address, and the file of the token where a configuration names one.
     pub fn find(&self) -> Result<(AdminBind, Option<PathBuf>), String> {
         let Some(path) = &self.config else {
@@ -75,6 +83,15 @@ pub fn ask(admin: &AdminBind, ask: &AdminRequest<'_>) -> Result<(u16, String), S
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(stranger)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(stranger)?;
     Ok((status, body.to_owned()))
+}
+
+/// Reads JSON from the admin address, and tells what keeps it from that.
+pub fn ask_json(admin: &AdminBind, path: &str) -> Result<Value, String> {
+    match ask(admin, &AdminRequest { method: "GET", path, fields: "", body: "", timeout: READ_TIMEOUT })? {
+        (200, body) => serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no engine")),
+        (404, _) => Err(format!("the engine at {admin} is of an earlier version, which has no {path}")),
+        (status, body) => Err(format!("{admin} answers {status}: {}", body.trim_end())),
+    }
 }
 
 fn converse(admin: &AdminBind, ask: &AdminRequest<'_>) -> io::Result<String> {

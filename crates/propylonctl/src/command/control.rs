@@ -9,10 +9,9 @@ use std::time::Duration;
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminRequest, Where, ask};
+use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json};
 
-/// How long reading may take, and a change, which may have names looked up and certificates read.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a change may take, which may have names looked up and certificates read.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
@@ -157,7 +156,7 @@ impl Engine {
     }
 
     fn snapshot(&self) -> Result<Value, String> {
-        snapshot(&self.admin)
+        ask_json(&self.admin, "/v1/snapshot")
     }
 
     /// Asks for a change, and tells what has come of it.
@@ -257,19 +256,9 @@ fn problem_text(problem: &Value) -> String {
     format!("{place}{}; {}", text(&problem["what"]), text(&problem["fix"]))
 }
 
-fn snapshot(admin: &AdminBind) -> Result<Value, String> {
-    let asked = AdminRequest { method: "GET", path: "/v1/snapshot", fields: "", body: "", timeout: READ_TIMEOUT };
-    match ask(admin, &asked)? {
-        (200, body) => {
-            serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no propylon admin address"))
-        }
-        (status, _) => Err(format!("{admin} answers {status}")),
-    }
-}
-
 fn look(arguments: &ReadArguments, part: &str, table: fn(&Value) -> String) -> Result<String, String> {
     let (admin, _) = arguments.engine.find()?;
-    let snapshot = snapshot(&admin)?;
+    let snapshot = ask_json(&admin, "/v1/snapshot")?;
     Ok(if arguments.json { format!("{:#}\n", snapshot[part]) } else { table(&snapshot) })
 }
 

@@ -5,15 +5,14 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminRequest, Where, ask};
+use super::admin_client::{Where, ask_json};
 use super::control::ended;
 use super::top;
 
-/// Time that reading may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Path of the routes at the admin address.
+const PATH: &str = "/v1/routes";
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -36,12 +35,12 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 fn routes(arguments: &Arguments) -> Result<String, String> {
     let (admin, _) = arguments.engine.find()?;
-    let first = look(&admin)?;
+    let first = ask_json(&admin, PATH)?;
     let mut all = match arguments.interval {
         0 => list(&first).cloned().collect(),
         seconds => {
             sleep(Duration::from_secs(seconds.into()));
-            between(&first, &look(&admin)?)
+            between(&first, &ask_json(&admin, PATH)?)
         }
     };
     if let Some(wanted) = &arguments.text {
@@ -53,15 +52,6 @@ fn routes(arguments: &Arguments) -> Result<String, String> {
     match all.is_empty() {
         true => Err("no such route".into()),
         false => Ok(all.iter().map(described).collect::<Vec<String>>().join("\n")),
-    }
-}
-
-fn look(admin: &AdminBind) -> Result<Value, String> {
-    let request = AdminRequest { method: "GET", path: "/routes", fields: "", body: "", timeout: READ_TIMEOUT };
-    match ask(admin, &request)? {
-        (200, body) => serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no engine")),
-        (404, _) => Err(format!("the engine at {admin} is of an earlier version, which has no list of routes")),
-        (status, body) => Err(format!("{admin} answers {status}: {}", body.trim_end())),
     }
 }
 

@@ -8,12 +8,10 @@ use std::time::Duration;
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminRequest, Where, ask};
-use super::control::{columns, list, text};
+use super::admin_client::{Where, ask_json};
+use super::control::{columns, ended, list, text};
 use super::top::{attention, lasting};
 
-/// Time that reading may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two looks of `tail --follow`.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Exit code of `status` where something is wrong.
@@ -72,7 +70,7 @@ pub fn status(arguments: &StatusArguments) -> ExitCode {
             let shown = if arguments.json { status_json(&status) } else { status_text(&status) };
             done(&shown, if is_wrong { ExitCode::from(PROBLEMS) } else { ExitCode::SUCCESS })
         }
-        Err(what) => failed(&what),
+        Err(what) => ended(Err(what)),
     }
 }
 
@@ -100,7 +98,7 @@ pub fn errors(arguments: &ErrorsArguments) -> ExitCode {
             };
             done(&shown, ExitCode::SUCCESS)
         }
-        Err(what) => failed(&what),
+        Err(what) => ended(Err(what)),
     }
 }
 
@@ -108,7 +106,7 @@ pub fn errors(arguments: &ErrorsArguments) -> ExitCode {
 pub fn tail(arguments: &TailArguments) -> ExitCode {
     match follow(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(what) => failed(&what),
+        Err(what) => ended(Err(what)),
     }
 }
 
@@ -148,7 +146,7 @@ fn follow(arguments: &TailArguments) -> Result<(), String> {
 }
 
 fn events(admin: &AdminBind) -> Result<Vec<Value>, String> {
-    Ok(list(&read(admin, "/v1/events.json")?["events"]).cloned().collect())
+    Ok(list(&ask_json(admin, "/v1/events.json")?["events"]).cloned().collect())
 }
 
 /// Events of a later look that come after all of an earlier one. Those of another process may be all of them.
@@ -162,7 +160,7 @@ fn newer<'a>(known: &[Value], now: &'a [Value]) -> &'a [Value] {
     &now[after..]
 }
 
-fn event_line(event: &Value, is_json: bool) -> String {
+pub fn event_line(event: &Value, is_json: bool) -> String {
     if is_json {
         return format!("{event}\n");
     }
@@ -170,7 +168,7 @@ fn event_line(event: &Value, is_json: bool) -> String {
 }
 
 /// A time of RFC 3339, in UTC, of seconds since 1970.
-fn clock(seconds: f64) -> String {
+pub fn clock(seconds: f64) -> String {
     let time = std::time::SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs_f64(seconds.clamp(0.0, 2e11)));
     let line = propylon_config::log_line("", "", time.unwrap_or(std::time::SystemTime::UNIX_EPOCH), "");
     line.split(' ').next().unwrap_or_default().to_owned()
@@ -279,18 +277,10 @@ fn faults_text(faults: &[Fault]) -> String {
 }
 
 fn look(engine: &Where, path: &str) -> Result<Value, String> {
-    read(&engine.find()?.0, path)
+    ask_json(&engine.find()?.0, path)
 }
 
-fn read(admin: &AdminBind, path: &str) -> Result<Value, String> {
-    match ask(admin, &AdminRequest { method: "GET", path, fields: "", body: "", timeout: READ_TIMEOUT })? {
-        (200, body) => serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no engine")),
-        (404, _) => Err(format!("the engine at {admin} is of an earlier version, which has no {path}")),
-        (status, body) => Err(format!("{admin} answers {status}: {}", body.trim_end())),
-    }
-}
-
-fn number(value: &Value) -> f64 {
+pub fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
@@ -298,11 +288,6 @@ fn done(shown: &str, code: ExitCode) -> ExitCode {
     // A reader that has gone has what it wanted.
     let _ = io::stdout().write_all(shown.as_bytes());
     code
-}
-
-fn failed(what: &str) -> ExitCode {
-    eprintln!("propylon: {}", what.trim_end());
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]

@@ -1,0 +1,116 @@
+//! A configuration without its secrets. Keys, tokens, passwords and hashes are in files, which it only names; but people
+//! also write values into fields, cookies, parameters and bodies.
+
+use serde_json::{Map, Value};
+
+const WITHHELD: &str = "(withheld)";
+/// Tables whose values people choose, whatever is in them.
+const TABLES: &[&str] = &[
+    "add",
+    "append",
+    "attributes",
+    "cookie",
+    "header",
+    "headers",
+    "params",
+    "query",
+    "request_headers",
+    "set",
+    "trailers",
+];
+/// Texts that people choose, by the table that they are in.
+const TEXTS: &[(&str, &str)] =
+    &[("respond", "body"), ("health", "body"), ("health", "request"), ("capacity", "hook"), ("on", "hook")];
+
+/// The configuration in effect, for others to read.
+pub fn config(mut config: Value) -> Value {
+    if let Value::Object(table) = &mut config {
+        in_table(table, "");
+    }
+    config
+}
+
+fn in_table(table: &mut Map<String, Value>, name: &str) {
+    for (key, value) in table.iter_mut() {
+        let is_chosen = TABLES.contains(&key.as_str()) && value.is_object();
+        if is_chosen || TEXTS.contains(&(name, key.as_str())) {
+            hide(value);
+        } else {
+            look(value, key);
+        }
+    }
+}
+
+fn look(value: &mut Value, name: &str) {
+    match value {
+        Value::Object(table) => in_table(table, name),
+        Value::Array(all) => all.iter_mut().for_each(|each| look(each, name)),
+        Value::String(text) => *text = without_secrets(text),
+        _ => {}
+    }
+}
+
+/// Leaves shapes, and names of keys.
+fn hide(value: &mut Value) {
+    match value {
+        Value::Object(table) => table.values_mut().for_each(hide),
+        Value::Array(all) => all.iter_mut().for_each(hide),
+        Value::String(text) => WITHHELD.clone_into(text),
+        _ => {}
+    }
+}
+
+/// A text without the query, and without the user, of a URL.
+fn without_secrets(text: &str) -> String {
+    let text = match text.split_once('?') {
+        Some((before, _)) if !before.is_empty() => format!("{before}?{WITHHELD}"),
+        _ => text.to_owned(),
+    };
+    match text.split_once("://").map(|(scheme, rest)| (scheme, rest.split_at(rest.find('/').unwrap_or(rest.len())))) {
+        Some((scheme, (authority, path))) => match authority.rsplit_once('@') {
+            Some((_, host)) => format!("{scheme}://{WITHHELD}@{host}{path}"),
+            None => text,
+        },
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_that_people_write_are_withheld_wherever_they_are() {
+        let shown = config(json!({
+            "listener": { "web": { "bind": "127.0.0.1:1", "request_headers": { "X-Key": "canary" } } },
+            "backend": { "app": {
+                "servers": [{ "address": "a:1", "weight": 3 }],
+                "hash": { "key": { "header": "X-Account" } },
+                "health": { "path": "/up?key=canary", "body": "canary", "headers": { "Authorization": "canary" } },
+                "fastcgi": { "params": { "DB": "canary" } },
+                "timeouts": { "body": "3s" },
+            } },
+            "route": [{
+                "match": { "header": { "x-key": { "exact": "canary" } }, "query": { "k": "canary" }, "cookie": { "c": ["canary"] } },
+                "request": { "set": { "Authorization": "canary" }, "add": { "A": "canary" }, "query": { "set": { "k": "canary" } } },
+                "response": { "append": { "A": "canary" }, "cookies": { "same_site": "lax" } },
+                "respond": { "status": 200, "body": "canary", "content_type": "text/plain" },
+                "redirect": { "path": "/new?k=canary" },
+                "auth": { "jwt": { "keys_url": "https://a:canary@id.test/keys?k=canary", "issuer": "https://id.test" } },
+                "limit": [{ "key": ["source", { "header": "X-Key" }] }],
+            }],
+            "tracing": { "endpoint": "https://canary@c:1/x", "headers": "collector.headers" },
+            "cluster": { "capacity": { "hook": ["/usr/bin/engines", "canary"] } },
+        }));
+        let text = shown.to_string();
+        assert!(!text.contains("canary"), "{shown:#}");
+        for kept in
+            ["127.0.0.1:1", "a:1", "X-Account", "3s", "lax", "https://id.test", "X-Key", "collector.headers", "/up?"]
+        {
+            assert!(text.contains(kept), "{kept}: {shown:#}");
+        }
+        assert_eq!(shown["route"][0]["auth"]["jwt"]["keys_url"], "https://(withheld)@id.test/keys?(withheld)");
+    }
+}
