@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes packages of the programs in TARGET/dist (or PROGRAMS), in TARGET/packages: Debian packages, a tarball, and an OCI
-# image without a daemon. Two builds of one commit with one compiler have the same bytes: all times are the commit's.
+# Makes packages of the programs in TARGET/dist (or PROGRAMS), in TARGET/packages: Debian packages, RPMs, a tarball, and an
+# OCI image without a daemon. Two builds of one commit with one compiler have the same bytes: all times are the commit's.
 #
-#   scripts/packages.sh [debian] [tarball] [image]        without arguments all of them
+#   scripts/packages.sh [debian] [rpm] [tarball] [image]        without arguments all of them
 #
 # Pages for `man` and completions for shells come from `propylonctl pages`, or lie in PAGES already.
 #
-# Wants dpkg-deb, GNU tar, gzip, xz, strip and objdump; says which package has what is missing.
+# Wants dpkg-deb, rpmbuild, GNU tar, gzip, xz, strip and objdump; says which package has what is missing.
 set -euo pipefail
 ROOT="$(cd "$(dirname "$0")/.." && pwd)"
 cd "$ROOT"
@@ -28,7 +28,7 @@ need() {
 }
 
 main() {
-    [ $# -gt 0 ] || set -- debian tarball image
+    [ $# -gt 0 ] || set -- debian rpm tarball image
     need strip binutils
     need xz xz-utils
     for program in "${ALL[@]}"; do
@@ -55,9 +55,10 @@ main() {
     for kind in "$@"; do
         case "$kind" in
             debian) debian ;;
+            rpm) rpm ;;
             tarball) tarball ;;
             image) image ;;
-            *) fail "there is no kind of package \"$kind\": debian, tarball, image" ;;
+            *) fail "there is no kind of package \"$kind\": debian, rpm, tarball, image" ;;
         esac
     done
     (cd "$OUT" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum > SHA256SUMS)
@@ -130,11 +131,22 @@ documents() {
         echo "Upstream-Name: Propylon"
         echo
         echo "Files: *"
-        echo "Copyright: the authors of Propylon"
+        echo "Copyright: 2026 the authors of Propylon"
         echo "License: Apache-2.0"
         echo " The text is in /usr/share/common-licenses/Apache-2.0."
     } > "$TREE/$folder/copyright"
     gzip -9nc CHANGELOG.md > "$TREE/$folder/changelog.gz"
+    {
+        printf '%s (%s-1) unstable; urgency=medium\n\n  * changelog.gz tells what is new.\n\n -- %s  %s\n' \
+            "$1" "$VERSION" "$MAINTAINER" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+    } | gzip -9nc > "$TREE/$folder/changelog.Debian.gz"
+    mkdir -p "$TREE/usr/share/lintian/overrides"
+    {
+        echo "# It is not uploaded to Debian, where a first version closes a wish for it."
+        echo "$1: initial-upload-closes-no-bugs *"
+        [ ! -f "packaging/lintian/$1" ] || cat "packaging/lintian/$1"
+    } > "$TREE/usr/share/lintian/overrides/$1"
+    chmod 644 "$TREE/usr/share/lintian/overrides/$1"
     chmod 644 "$TREE/$folder"/*
 }
 
@@ -192,7 +204,7 @@ about() {
 
 accounts() {
     case "$1" in
-        propylon | propylon-keyserver) echo ", systemd | systemd-standalone-sysusers | adduser, init-system-helpers" ;;
+        propylon | propylon-keyserver) echo ", systemd | systemd-standalone-sysusers | adduser" ;;
     esac
 }
 
@@ -244,6 +256,67 @@ built() {
     (cd "$TREE" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | sort | xargs md5sum > DEBIAN/md5sums)
     settle "$TREE"
     dpkg-deb --root-owner-group -Zxz -z"${XZ_LEVEL:-6}" --build "$TREE" "$OUT/${1}_$VERSION-1_$DEBIAN_ARCHITECTURE.deb" > /dev/null
+}
+
+# The same files as RPMs, in the folders that such systems have. Symbols are in none of them.
+rpm() {
+    need rpmbuild rpm
+    local requires recommends
+    for program in "${ALL[@]}"; do
+        TREE="$WORK/rpm/$program"
+        mkdir -p "$TREE/DEBIAN"
+        "fill_$program"
+        rm -r "$TREE/DEBIAN"
+        if [ -d "$TREE/usr/share/zsh" ]; then
+            mv "$TREE/usr/share/zsh/vendor-completions" "$TREE/usr/share/zsh/site-functions"
+        fi
+        put LICENSE 644 "usr/share/licenses/$program/LICENSE"
+        requires=()
+        recommends=()
+        case "$program" in
+            propylon)
+                requires=(--define "requires shadow-utils")
+                recommends=(--define "recommends propylonctl ca-certificates logrotate")
+                mkdir -p "$TREE/etc/propylon/certs" "$TREE/var/lib/propylon" "$TREE/var/log/propylon"
+                ;;
+            propylon-keyserver)
+                requires=(--define "requires shadow-utils")
+                mkdir -p "$TREE/etc/propylon-keys/keys"
+                ;;
+        esac
+        settle "$TREE"
+        (cd "$TREE" && rights) > "$WORK/rpm/$program.list"
+        : > "$WORK/rpm/$program.scripts"
+        [ ! -f "packaging/rpm/$program.scripts" ] || cp "packaging/rpm/$program.scripts" "$WORK/rpm/$program.scripts"
+        rpmbuild -bb --quiet --target "$(uname -m)" --define "_topdir $WORK/rpm/top" --define "_rpmdir $OUT" \
+            --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" --define "program $program" \
+            --define "about $(about "$program")" --define "version $VERSION" --define "tree $TREE" \
+            --define "scripts $WORK/rpm/$program.scripts" --define "list $WORK/rpm/$program.list" \
+            "${requires[@]}" "${recommends[@]}" packaging/rpm/package.spec > "$WORK/rpm/$program.log" 2>&1 ||
+            { cat "$WORK/rpm/$program.log" >&2 && fail "rpmbuild has not made $program"; }
+    done
+}
+
+# Files and own folders of the tree that is the current one, as a package lists them.
+rights() {
+    echo '%defattr(-,root,root,-)'
+    find . -mindepth 1 -type d -printf '/%P\n' | sort | while read -r folder; do
+        case "$folder" in
+            /etc/propylon | /etc/propylon/certs) echo "%dir %attr(0750,root,propylon) $folder" ;;
+            /var/lib/propylon) echo "%dir %attr(0700,propylon,propylon) $folder" ;;
+            /var/log/propylon) echo "%dir %attr(0750,propylon,propylon) $folder" ;;
+            /etc/propylon-keys | /etc/propylon-keys/keys) echo "%dir %attr(0750,root,propylon-keys) $folder" ;;
+            */propylon* | */propylonctl*) echo "%dir $folder" ;;
+        esac
+    done
+    find . -type f -printf '/%P\n' | sort | while read -r file; do
+        case "$file" in
+            /etc/propylon/*) echo "%config(noreplace) %attr(0640,root,propylon) $file" ;;
+            /etc/*) echo "%config(noreplace) $file" ;;
+            /usr/share/licenses/*) echo "%license $file" ;;
+            *) echo "$file" ;;
+        esac
+    done
 }
 
 # Archives of a folder, the same for the same files.
