@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::matchers::{Matched, all_joined, below, kind, path, tested};
+use super::matchers::{Matched, all_joined, below, path, tested};
 use super::{Reader, Site};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
@@ -72,8 +72,7 @@ impl Reader<'_> {
         if word.starts_with('/') {
             own = vec![Matched { path: path(word), ..Matched::all() }];
         }
-        let mut kinds: Vec<(String, Vec<Directive>)> = Vec::new();
-        for (index, test) in self.matchers.get(word).cloned().unwrap_or_default().into_iter().enumerate() {
+        for test in self.matchers.get(word).cloned().unwrap_or_default() {
             if test.name() == "not" {
                 is_known = true;
                 let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
@@ -83,10 +82,7 @@ impl Reader<'_> {
                 }
                 continue;
             }
-            add(&mut kinds, kind(&test, index), test);
-        }
-        for (_, tests) in kinds {
-            match tested(&tests) {
+            match tested(std::slice::from_ref(&test)) {
                 Ok(found) => {
                     is_known = true;
                     match all_joined(&own, &found) {
@@ -200,14 +196,6 @@ fn denial(each: &Directive) -> Action {
     let body = each.word(from);
     let has_body = each.name() == "respond" && body.parse::<u16>().is_err() && !body.contains('{');
     respond(status, if has_body { body } else { "" })
-}
-
-/// Adds a test to those of its kind.
-fn add(kinds: &mut Vec<(String, Vec<Directive>)>, kind: String, test: Directive) {
-    match kinds.iter_mut().find(|(known, _)| *known == kind) {
-        Some((_, all)) => all.push(test),
-        None => kinds.push((kind, vec![test])),
-    }
 }
 
 fn term(matched: &Matched, ignores_case: bool) -> Term {
