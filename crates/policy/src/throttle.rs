@@ -1,5 +1,5 @@
-//! How fast a body goes: a bucket of bytes that fills with time, and may be overdrawn by the last piece taken. Bodies of
-//! one key share a bucket, from which each takes a turn.
+//! How fast a body goes: a bucket of bytes that fills with time, and may be overdrawn by the last piece taken. Bodies
+//! of one key share a bucket, from which each takes a turn.
 
 use crate::limits::{Rate, RateTable};
 
@@ -77,9 +77,9 @@ pub fn shared(per_second: u64, keys: usize) -> RateTable {
     RateTable::new(Rate::new(per_second.max(1), SECOND_NS, (per_second * BURST_MS / 1_000).max(1)), keys)
 }
 
-/// Part of one body in a pace that all bodies of its key share. Bytes are taken from the bucket before they go, so turns
-/// come one after the other, on all cores, and no body waits for longer than others. Times are in nanoseconds, on a
-/// clock that all cores share.
+/// Part of one body in a pace that all bodies of its key share. Bytes are taken from the bucket before they go, so
+/// turns come one after the other, on all cores, and no body waits for longer than others. Times are in nanoseconds,
+/// on a clock that all cores share.
 #[derive(Debug)]
 pub struct Turn {
     key: u64,

@@ -75,7 +75,7 @@ pub fn reload_paces(config: &Config, earlier: Option<(&Config, &[Option<Arc<Pace
             let of = |throttle: &Throttle| (throttle.download, throttle.upload, throttle.by.clone());
             before.label == route.label && before.steps.throttle.as_ref().map(of) == Some(of(throttle))
         };
-        // Of routes that nothing tells apart each has its own.
+        // Routes that nothing tells apart have one each.
         match known.iter().position(is_same) {
             Some(place) => Some(Arc::clone(known.remove(place).1)),
             None => Pace::of(throttle, *SECRET).map(Arc::new),

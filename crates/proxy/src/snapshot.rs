@@ -262,10 +262,8 @@ impl Snapshot {
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let conditions = config.routes.iter().map(Conditions::of).collect();
         let (relay_routes, relay_router) = relays(&config);
-        let sockets = Arc::new([]);
         let answers = Arc::new(answers::Answers::new(&config, &bodies));
         let (config, bodies) = (Arc::new(config), Arc::new(bodies));
-        let tickets = sets;
         crate::bodies::begin(&config, earlier.is_none());
         let snapshot = Snapshot {
             generation,
@@ -282,11 +280,11 @@ impl Snapshot {
             profiles,
             upstreams,
             links,
-            tickets,
+            tickets: sets,
             terms,
             limits,
             paces,
-            sockets,
+            sockets: Arc::new([]),
             collector,
             gates,
             bodies,

@@ -93,7 +93,7 @@ pub enum LimitKey {
     User,
 }
 
-/// What bodies of a route share their pace by: `key` of `throttle`, and what goes with it.
+/// Key that bodies of a route share their pace by: `key` of `throttle`, and what goes with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThrottleKey {
     /// Parts of a request that make its key; none: all requests of the route have one.

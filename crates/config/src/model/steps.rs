@@ -74,7 +74,7 @@ pub struct Throttle {
     pub upload: Option<u64>,
     /// Bytes of either body that go as fast as they can before the rest is slowed down. Default 0.
     pub after: u64,
-    /// What bodies share the pace by. Absent: each request has its own.
+    /// Key that bodies share the pace by. Absent: each request has its own.
     #[serde(flatten)]
     pub by: Option<ThrottleKey>,
 }

@@ -132,9 +132,9 @@ impl RateTable {
         }
     }
 
-    /// Takes so many units for the first time at which they are there, behind those that others have taken before: turns
-    /// come in the order in which they were asked for. Says how long that is, and whether another key's bucket had to be
-    /// forgotten.
+    /// Takes so many units for the first time at which they are there, behind those that others have taken before:
+    /// turns come in the order in which they were asked for. Says how long that is, and whether another key's bucket
+    /// had to be forgotten.
     pub fn reserve(&self, key: u64, units: u64, now: u64) -> (u64, bool) {
         let (full_at, evicted) = self.bucket(key, now);
         let next = |time: u64| time.max(now).saturating_add(self.rate.cost(units));

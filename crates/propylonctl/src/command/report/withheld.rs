@@ -1,5 +1,5 @@
-//! A configuration without its secrets. Keys, tokens, passwords and hashes are in files, which it only names; but people
-//! also write values into fields, cookies, parameters and bodies.
+//! A configuration without its secrets. Keys, tokens, passwords and hashes are in files, which it only names; but
+//! people also write values into fields, cookies, parameters and bodies.
 
 use serde_json::{Map, Value};
 
