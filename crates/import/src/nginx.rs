@@ -14,6 +14,7 @@ mod split;
 mod stream;
 mod subrequests;
 mod tls;
+mod towards;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,6 +129,13 @@ const NEEDLESS: &[&str] = &[
     "proxy_ssl_trusted_certificate",
     "proxy_ssl_certificate",
     "proxy_ssl_certificate_key",
+    "grpc_ssl_server_name",
+    "grpc_ssl_name",
+    "grpc_ssl_protocols",
+    "grpc_ssl_verify",
+    "grpc_ssl_trusted_certificate",
+    "grpc_ssl_certificate",
+    "grpc_ssl_certificate_key",
     "autoindex",
     "fastcgi_pass_header",
     "worker_priority",

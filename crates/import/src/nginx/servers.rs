@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::fields::value;
 use super::reader::{Place, Reader};
+use super::towards::Towards;
 use crate::plan::{Action, Keys, Server, name_of, quoted};
 use crate::words::{Directive, duration, unix_socket, with_port};
 use crate::write::key_text;
@@ -26,11 +27,8 @@ impl Reader<'_> {
             return None;
         }
         let is_tls = scheme == "https";
-        let mut name = name_of(authority);
-        // Some of the same servers may be asked in plaintext.
-        if self.plan.backends.iter().any(|each| each.name == name && each.tls.is_some() != is_tls) {
-            name += if is_tls { "-tls" } else { "-plaintext" };
-        }
+        let towards = Towards::of(self, place, location, target);
+        let name = towards.name(self.plan, authority, pass.line);
         let upstream = self.upstreams.get(authority).cloned();
         let is_new = !self.plan.backends.iter().any(|each| each.name == name);
         self.plan.backend(&name, pass.line);
@@ -42,9 +40,10 @@ impl Reader<'_> {
                     self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
                 }
             }
-            if is_tls {
-                self.towards(place, location, &name);
-            }
+            towards.tell(self, place, location, &name);
+            let backend = self.plan.backend(&name, pass.line);
+            backend.tls = towards.tls;
+            backend.keys.extend(towards.protocol.map(|protocol| ("protocol".to_owned(), protocol)));
         }
         self.timeouts(place, &name, pass.line);
         self.bound(place, location, &name);
@@ -73,17 +72,8 @@ impl Reader<'_> {
         let target = pass.word(1);
         let (scheme, rest) = target.split_once("://").unwrap_or(("grpc", target));
         let scheme = if scheme == "grpcs" { "https" } else { "http" };
-        let name = name_of(rest);
-        let protocol = Some(quoted("h2"));
-        let known = self.plan.backends.iter().find(|each| each.name == name);
-        if known.is_some_and(|each| each.keys.get("protocol") != protocol.as_ref()) {
-            self.plan.note(pass.line, pass.text(), "write a [backend.NAME] with protocol = \"h2\" and a route to it");
-            return None;
-        }
         let words = vec!["proxy_pass".to_owned(), format!("{scheme}://{rest}")];
-        let action = self.proxied(place, location, &Directive { line: pass.line, words, block: None })?;
-        self.plan.backend(&name, pass.line).keys.extend(protocol.map(|protocol| ("protocol".to_owned(), protocol)));
-        Some(action)
+        self.proxied(place, location, &Directive { line: pass.line, words, block: None })
     }
 
     /// Servers of FastCGI; none where their addresses or the root of their scripts are not written down.
@@ -162,28 +152,6 @@ impl Reader<'_> {
         format!("{{ {} }}", keys.join(", "))
     }
 
-    /// TLS to the servers, which nginx verifies only if it is told to.
-    fn towards(&mut self, place: &Place<'_>, location: &Directive, name: &str) {
-        let find = |key: &str| [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
-        let mut keys = BTreeMap::new();
-        match find("proxy_ssl_verify").is_some_and(|each| each.word(1) == "on") {
-            false => drop(keys.insert("verify".to_owned(), "false".to_owned())),
-            true => {
-                if let Some(ca) = find("proxy_ssl_trusted_certificate") {
-                    keys.insert("ca".into(), quoted(ca.word(1)));
-                }
-                if let Some(name) = find("proxy_ssl_name").filter(|each| !each.word(1).contains('$')) {
-                    keys.insert("server_name".into(), quoted(name.word(1)));
-                }
-            }
-        }
-        if !keys.contains_key("ca") && keys.contains_key("verify") {
-            let line = location.line;
-            self.plan.note(line, format!("[backend.{name}]"), "nginx has not verified these servers' certificates, and this does not: remove verify = false where it can");
-        }
-        self.plan.backend(name, location.line).tls = Some(keys);
-    }
-
     /// Timeouts of the server's block, which are the backend's; other ones of it are those of its routes.
     fn timeouts(&mut self, place: &Place<'_>, name: &str, line: usize) {
         for (key, ours) in TIMEOUTS {
@@ -197,9 +165,11 @@ impl Reader<'_> {
     /// Timeouts that are a route's: of its location, or of a server whose backend has others.
     pub(super) fn own_timeouts(&self, place: &Place<'_>, location: &Directive) -> BTreeMap<String, String> {
         let mut own = BTreeMap::new();
-        let pass = location.find("proxy_pass").map_or("", |pass| pass.word(1));
-        let authority = pass.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
-        let backend = self.plan.backends.iter().find(|each| each.name == name_of(authority));
+        let pass = location.find("proxy_pass");
+        let (target, line) = pass.map_or(("", 0), |pass| (pass.word(1), pass.line));
+        let (authority, _) = target_parts(target.split_once("://").map_or("", |(_, rest)| rest));
+        let name = Towards::of(self, place, location, target).name(self.plan, authority, line);
+        let backend = self.plan.backends.iter().find(|each| each.name == name);
         for (key, ours) in TIMEOUTS {
             let time = |block: &Directive| block.find(key).and_then(|each| duration(each.word(1), 1000));
             let outer = time(place.server).or_else(|| time(place.http));
