@@ -4,6 +4,7 @@ mod access;
 mod bodies;
 mod decoded;
 mod fields;
+mod includes;
 mod limits;
 mod locations;
 mod order;
@@ -268,21 +269,7 @@ impl Reader<'_> {
     fn notes(&mut self, block: &Directive) {
         for each in block.inner() {
             if each.name() == "include" {
-                const HARMLESS: &[&str] = &[
-                    "mime.types",
-                    "fastcgi_params",
-                    "proxy_params",
-                    "scgi_params",
-                    "uwsgi_params",
-                    "options-ssl-nginx.conf",
-                    "fastcgi.conf",
-                    "fastcgi-php.conf",
-                ];
-                let file = each.word(1);
-                let is_harmless = file.rsplit('/').next().is_some_and(|name| HARMLESS.contains(&name));
-                if !is_harmless && !file.contains("modules-enabled") {
-                    self.plan.note(each.line, each.text(), "import that file by itself");
-                }
+                self.included(block.name(), each);
                 continue;
             }
             if each.name() == "rewrite" {
@@ -294,6 +281,10 @@ impl Reader<'_> {
             }
             let known = WITHOUT.iter().find(|(name, _)| *name == each.name());
             let is_off = each.word(1) == "off";
+            if each.name() == "merge_slashes" && is_off {
+                let fix = "several slashes in a row are one to routes: `//x` goes where `/x` does";
+                self.plan.note(each.line, each.text(), fix);
+            }
             match known {
                 Some(_) if is_off => {}
                 Some((_, fix)) => self.plan.note(each.line, each.text(), *fix),
@@ -358,7 +349,7 @@ impl Reader<'_> {
     /// As `notes`, without the conditions that became redirects.
     fn own_notes(&mut self, server: &Directive) {
         let block = server.inner().iter().filter(|each| if_redirect(each).is_none()).cloned().collect();
-        self.notes(&Directive { block: Some(block), ..Directive::default() });
+        self.notes(&Directive { block: Some(block), ..server.clone() });
     }
 
     /// Timeouts of a server's clients.

@@ -2,6 +2,7 @@
 
 use propylon_config::pattern::compile;
 
+use super::includes::is_unread;
 use super::reader::Reader;
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
@@ -28,6 +29,10 @@ impl Reader<'_> {
 
     /// The answer in place of one who asks who comes.
     pub(super) fn asks(&mut self, each: &Directive) -> Action {
+        if is_unread(each) {
+            self.included("server", each);
+            return respond(403, "");
+        }
         let fix = format!(
             "who may come in is not carried over: write `auth` in the route, with `basic`, `jwt` or `forward`; {CLOSED}"
         );
@@ -112,9 +117,9 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
     all.join("\n")
 }
 
-/// Whether it is a `return` with an error.
+/// Whether it is a `return` with an error, or what a file has that may be one.
 fn refuses(each: &Directive) -> bool {
-    each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 400)
+    is_unread(each) || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 400)
 }
 
 /// Whether passwords let in whom addresses keep out, and the other way.
@@ -191,10 +196,13 @@ fn holds(test: &str, value: &str) -> bool {
 fn turns_away(each: &Directive) -> bool {
     let is_away = each.name() == "rewrite" && ["redirect", "permanent"].contains(&each.word(3));
     let is_url = each.name() == "return" && each.word(1).parse::<u16>().is_err();
-    is_away || is_url || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 300)
+    is_away
+        || is_url
+        || is_unread(each)
+        || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 300)
 }
 
-/// Directives that ask who comes: of each kind the innermost holds.
+/// Directives that ask who comes: of each kind the innermost holds. Files that are included beside servers have these.
 pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let is_guard = |each: &&Directive| {
         let asks = each.name().starts_with("auth_");
@@ -203,7 +211,8 @@ pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let mut seen: Vec<&str> = Vec::new();
     let mut found = Vec::new();
     for block in blocks {
-        let own: Vec<&Directive> = block.inner().iter().filter(is_guard).collect();
+        let is_file = |each: &&Directive| is_unread(each) && !block.name().is_empty();
+        let own: Vec<&Directive> = block.inner().iter().filter(|each| is_guard(each) || is_file(each)).collect();
         found.extend(own.iter().filter(|each| each.word(1) != "off" && !seen.contains(&each.name())));
         seen.extend(own.iter().map(|each| each.name()));
     }

@@ -19,8 +19,8 @@ type Bytes = [bool; 256];
 /// # Errors
 /// A location that keeps requests out and whose path cannot be said: these would go to another one.
 pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mut Vec<Note>) -> Result<(), Note> {
-    let mut kept = Vec::new();
-    let outer = Directive { block: Some(block.inner().to_vec()), ..Directive::default() };
+    let (mut kept, mut merged) = (Vec::new(), Vec::new());
+    let outer = Directive { block: Some(block.inner().to_vec()), words: block.words.clone(), line: block.line };
     let around: Vec<&Directive> = [&outer].into_iter().chain(around.iter().copied()).collect();
     for mut each in block.block.take().unwrap_or_default() {
         if each.name() == "location" && each.word(1).starts_with('@') {
@@ -43,11 +43,22 @@ pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mu
                 notes.push(note);
                 continue;
             };
-            each.words.last_mut().into_iter().for_each(|text| *text = said.clone());
+            let one = if is_split(&around) && is_guarded(&each, &around) { one_slash(&said) } else { said.clone() };
+            let is_merged = one != said;
+            each.words.last_mut().into_iter().for_each(|text| *text = one.clone());
             canonical(&mut each, &around, notes)?;
+            if is_merged {
+                notes.push(Note::new(each.line, each.text(), SLASHES));
+                merged.push(each);
+                continue;
+            }
         }
         kept.push(each);
     }
+    // Others of the same paths are behind these, which go by their lines.
+    let first = kept.iter().filter(|each| each.name() == "location").map(|each| each.line).min();
+    merged.iter_mut().for_each(|each: &mut Directive| each.line = first.unwrap_or(each.line).min(each.line));
+    kept.splice(0..0, merged);
     let is_missed = |each: &&Directive| has_end(each) && is_guarded(each, &around);
     if !is_pattern(block)
         && let Some(line) = kept.iter().find(is_missed).map(|each| each.line)
@@ -56,6 +67,38 @@ pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mu
     }
     block.block = Some(kept);
     Ok(())
+}
+
+/// Whether slashes in a row are more than one.
+fn is_split(blocks: &[&Directive]) -> bool {
+    blocks.iter().find_map(|block| block.find("merge_slashes")).is_some_and(|each| each.word(1) == "off")
+}
+
+/// A path or pattern with one slash where it has several in a row, or asks how many there are.
+fn one_slash(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('/') {
+        let begin = if rest[..at].ends_with('\\') { at - 1 } else { at };
+        out.push_str(&rest[..begin]);
+        let mut after = &rest[begin..];
+        let (mut count, mut is_counted, mut is_some) = (0, false, false);
+        while let Some(next) = after.strip_prefix('/').or_else(|| after.strip_prefix("\\/")) {
+            let end = match next.chars().next() {
+                Some('*' | '+' | '?') => 1,
+                Some('{') => next.find('}').map_or(0, |end| end + 1),
+                _ => 0,
+            };
+            is_counted |= next.starts_with('{') && end > 0;
+            is_some |= !next.starts_with(['*', '?']);
+            (count, after) = (count + 1, &next[end..]);
+        }
+        let run = &rest[begin..rest.len() - after.len()];
+        out.push_str(if is_some && (count > 1 || is_counted) { "/" } else { run });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
 }
 
 fn is_pattern(block: &Directive) -> bool {
@@ -87,6 +130,7 @@ fn newline(line: usize) -> Directive {
     directive("location ~ %0A$", Some(block))
 }
 
+const SLASHES: &str = "paths are compared with one slash in place of several: it holds for those with one as well";
 const LOST: &str = "no pattern of Propylon says which paths it is for (there are no look-arounds, no back references \
                     and no parameters, `;x`): write a route; until then its requests go to other locations";
 const GUARDED: &str = "no pattern of Propylon says which paths it is for (there are no look-arounds, no back references \
@@ -287,6 +331,21 @@ mod tests {
     use super::*;
     use propylon_config::PathRules;
     use propylon_config::canonical::rewrite;
+
+    #[test]
+    fn slashes_in_a_row_become_one() {
+        for (text, one) in [
+            ("^//y", "^/y"),
+            (r"^\/\/y", "^/y"),
+            ("/a/+/b//c/", "/a/b/c/"),
+            ("^/{2,}x", "^/x"),
+            ("/a/b", "/a/b"),
+            ("^/+a/?$", "^/+a/?$"),
+            (r"^/*a\.b$", r"^/*a\.b$"),
+        ] {
+            assert_eq!(one_slash(text), one, "{text}");
+        }
+    }
 
     /// A pattern whose letters beyond ASCII are bytes, as they are to nginx.
     fn beyond(pattern: &str) -> String {

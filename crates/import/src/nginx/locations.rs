@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use super::includes::is_unread;
 use super::reader::location_path;
 use crate::patterns::{Below, below, ending};
 use crate::plan::{Note, Path, escaped};
@@ -18,7 +19,7 @@ const LOCATIONS_MAX: usize = 2000;
 const TIED_MAX: usize = 2000;
 
 /// Directives that a location inside another does not have from there, beside [`HANDLERS`].
-const OWN: &[&str] = &["location", "if", "set", "limit_except", "include"];
+const OWN: &[&str] = &["location", "if", "set", "limit_except"];
 /// Handlers, which a location inside another does not have from there either; `limit_except` has those around it.
 const HANDLERS: &[&str] = &[
     "proxy_pass",
@@ -97,7 +98,11 @@ fn inherited(outer: &Directive, inner: &Directive) -> Directive {
         names.iter().any(|name| inner.find(name).is_some())
     };
     let is_own = |each: &Directive| OWN.contains(&each.name()) || HANDLERS.contains(&each.name());
-    let from = outer.inner().iter().filter(|each| !is_own(each) && !hides(each));
+    let is_left = |each: &&Directive| match each.name() {
+        "include" => is_unread(each),
+        _ => !is_own(each) && !hides(each),
+    };
+    let from = outer.inner().iter().filter(is_left);
     let block = inner.inner().iter().chain(from).cloned().collect();
     Directive { block: Some(block), ..inner.clone() }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::includes::is_unread;
 use super::reader::{bind, upstreams};
 use super::tls::certificates;
 use crate::changes::Changes;
@@ -70,7 +71,7 @@ struct Relays<'r> {
 impl Relays<'_> {
     fn server(&mut self, server: &Directive) {
         const UNKNOWN: &str = "it is not known to this command: see whether it matters";
-        let unknown = |each: &&Directive| !KNOWN.contains(&each.name()) && !changes_relay(each);
+        let unknown = |each: &&Directive| !KNOWN.contains(&each.name()) && !changes_relay(each) && !is_unread(each);
         server.inner().iter().filter(unknown).for_each(|each| self.plan.note(each.line, each.text(), UNKNOWN));
         let Some(pass) = server.find("proxy_pass") else {
             self.plan.note(server.line, "server", TO_SERVERS);
@@ -210,6 +211,7 @@ fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
         all.clear();
     }
     all.extend(of(&|name| ["js_access", "js_preread"].contains(&name) || name.starts_with("access_by_")));
+    all.extend(blocks.first().into_iter().flat_map(|block| block.inner()).filter(|each| is_unread(each)));
     all.extend(of(&|name| name == "ssl_verify_client").into_iter().filter(|each| each.word(1) != "off"));
     all
 }

@@ -46,7 +46,9 @@ impl Towards {
         };
         tls.extend(name.map(|name| ("server_name".to_owned(), quoted(name))));
         let pair = find("certificate").zip(find("certificate_key")).map(|(chain, key)| (chain.word(1), key.word(1)));
-        tls.extend(pair.filter(|(chain, key)| chain == key).map(|(chain, _)| ("certificate".to_owned(), quoted(chain))));
+        tls.extend(
+            pair.filter(|(chain, key)| chain == key).map(|(chain, _)| ("certificate".to_owned(), quoted(chain))),
+        );
         Towards { tls: Some(tls), protocol }
     }
 
