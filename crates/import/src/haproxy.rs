@@ -1,5 +1,7 @@
 //! `haproxy.cfg`.
 
+use std::collections::BTreeMap;
+
 mod acls;
 mod backend;
 mod change;
@@ -23,6 +25,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let (tables, lists) = (tables(&sections), lists(&sections));
     let shared = Shared::of(&sections, &tables, &lists);
     let mut defaults: Vec<Line> = Vec::new();
+    let mut named: BTreeMap<&str, Vec<Line>> = BTreeMap::new();
     // Backends first: frontends lead to them.
     let mut resolved = Vec::new();
     for section in &sections {
@@ -40,10 +43,15 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
                         _ => plan.note(line.number, line.text(), UNKNOWN),
                     }
                 }
-                defaults.clone_from(&section.lines);
+                let mut lines = held(section, &[], &named)?;
+                lines.extend(section.lines.iter().cloned());
+                named.insert(&section.name, lines.clone());
+                defaults = lines;
             }
             "global" => global(section, plan),
-            "frontend" | "backend" | "listen" => resolved.push((section, defaults.clone())),
+            "frontend" | "backend" | "listen" => {
+                resolved.push((section, held(section, &defaults, &named)?));
+            }
             "resolvers" | "peers" | "ring" | "crt-store" | "fcgi-app" => {}
             "userlist" => told(section, plan),
             _ => plan.note(
@@ -59,17 +67,29 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "frontend") {
         Backends { plan, defaults, sections: &sections }.read(section);
     }
+    let mut fallen = Vec::new();
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
-        Frontend::new(plan, defaults, section, &shared).read();
+        let mut frontend = Frontend::new(plan, defaults, section, &shared);
+        frontend.read();
+        fallen.append(&mut frontend.fallen);
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
-        Frontend::new(plan, defaults, section, &shared).guard_backend();
+        Frontend::new(plan, defaults, section, &shared).guard_backend(&fallen);
     }
     // Relays that are guarded have no listener, but notes.
     match sections.iter().all(|section| section.of("bind").next().is_none()) {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
         false => Ok(()),
     }
+}
+
+/// Lines of the `defaults` that a section has: of those that it names, or else of the last above it.
+fn held(section: &Section, last: &[Line], named: &BTreeMap<&str, Vec<Line>>) -> Result<Vec<Line>, Note> {
+    let Some(from) = &section.from else { return Ok(last.to_vec()) };
+    named.get(from.as_str()).cloned().ok_or_else(|| {
+        let fix = "no `defaults` above it have this name: write them in front of it, and import again";
+        Note::new(section.number, format!("{} {} from {from}", section.kind, section.name), fix)
+    })
 }
 
 fn global(section: &Section, plan: &mut Plan) {

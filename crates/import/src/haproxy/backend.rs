@@ -31,9 +31,9 @@ impl Backends<'_> {
             .filter(|line| line.word(0) == "default-server")
             .flat_map(|line| line.words[1..].to_vec())
             .collect();
-        for line in section.of("server").chain(section.of("server-template")) {
-            self.server(&name, line, &base);
-        }
+        let lines: Vec<&Line> = section.of("server").chain(section.of("server-template")).collect();
+        let servers = lines.into_iter().filter_map(|line| Some((line, self.server(line, &base)?))).collect();
+        self.servers(&name, servers);
         for line in &section.lines {
             self.rest(section, &name, line);
         }
@@ -155,17 +155,48 @@ impl Backends<'_> {
         self.plan.backend(name, section.number).health = keys;
     }
 
-    fn server(&mut self, name: &str, line: &Line, base: &[String]) {
+    /// Puts servers into a backend, which is asked in one way: that of its first server that is no spare. Others are
+    /// left out, and certificates are verified where those of one are.
+    fn servers(&mut self, name: &str, servers: Vec<(&Line, (Server, Options))>) {
+        let is_first = |(_, (_, options)): &&(&Line, (Server, Options))| !options.has("backup");
+        let Some((_, (_, first))) = servers.iter().find(is_first).or(servers.first()) else { return };
+        let mut way = first.way();
+        let all: Vec<Way> = servers.iter().map(|(_, (_, options))| options.way()).collect();
+        if let Some(strict) = all.iter().find(|each| each.is_verified() && way.is_like(each)) {
+            way = strict.clone();
+        }
+        for ((line, (server, options)), own) in servers.into_iter().zip(all) {
+            if own != way && (own.is_verified() || !own.is_like(&way)) {
+                let fix = "it is spoken to in another way than the first of its backend (ssl, verify, ca-file, sni, crt, \
+                           send-proxy or proto), and left out: write a [backend.NAME] of its own for it";
+                self.plan.note(line.number, line.text(), fix);
+                continue;
+            }
+            if own != way {
+                let fix = if way.is_verified() { VERIFIED } else { SAME };
+                self.plan.note(line.number, line.text(), fix);
+            }
+            let backend = self.plan.backend(name, line.number);
+            backend.servers.push(server);
+            options.to(backend);
+        }
+        let backend = self.plan.backend(name, 0);
+        backend.keys.extend(way.protocol.map(|protocol| ("protocol".to_owned(), quoted(&protocol))));
+        backend.keys.extend(way.proxy.map(|version| ("send_proxy_protocol".to_owned(), quoted(version))));
+        backend.tls = way.tls;
+    }
+
+    fn server(&mut self, line: &Line, base: &[String]) -> Option<(Server, Options)> {
         let address = line.word(2);
         if line.word(0) == "server-template" {
             self.plan.note(line.number, line.text(), "write the name as one server: all of its addresses are used");
-            return;
+            return None;
         }
         let socket = unix_socket(address);
         if socket.is_none() && (address.starts_with(['/', '@']) || address.contains('@')) {
             let fix = "write the server as HOST:PORT, or as \"unix:PATH\" with an absolute path";
             self.plan.note(line.number, line.text(), fix);
-            return;
+            return None;
         }
         let port = if line.has("ssl") { "443" } else { "80" };
         let address = socket.unwrap_or_else(|| with_port(address, port));
@@ -185,12 +216,10 @@ impl Backends<'_> {
                 server.keys.push((key.into(), "true".into()));
             }
         }
-        let backend = self.plan.backend(name, line.number);
-        backend.servers.push(server);
-        options.to(backend);
-        for word in options.unknown {
+        for word in std::mem::take(&mut options.unknown) {
             self.plan.note(line.number, word, "this option of a server is not carried over: see whether it matters");
         }
+        Some((server, options))
     }
 
     fn rest(&mut self, section: &Section, name: &str, line: &Line) {
@@ -308,17 +337,21 @@ impl Options {
             "send-proxy-v2",
             "check-ssl",
             "enabled",
-            "no-ssl",
             "check-send-proxy",
             "allow-0rtt",
             "no-sslv3",
             "no-tlsv10",
             "no-tlsv11",
         ];
+        /// Words that `no-` in front takes back.
+        const OFF: &[&str] =
+            &["ssl", "send-proxy", "send-proxy-v2", "check", "backup", "check-ssl", "check-send-proxy"];
         let mut words = words.iter();
         while let Some(word) = words.next() {
             if VALUES.contains(&word.as_str()) {
                 self.values.insert(word.clone(), words.next().cloned().unwrap_or_default());
+            } else if let Some(off) = word.strip_prefix("no-").filter(|off| OFF.contains(off)) {
+                self.words.retain(|known| known != off);
             } else if WORDS.contains(&word.as_str()) {
                 self.words.push(word.clone());
             } else {
@@ -344,24 +377,28 @@ impl Options {
                     .for_each(|value| drop(backend.health.insert(ours.into(), value.clone())));
             }
         }
-        if self.values.get("proto").is_some_and(|protocol| protocol == "h2") {
-            backend.keys.insert("protocol".into(), quoted("h2"));
-        }
         if let Some(time) = self.values.get("slowstart").and_then(|text| duration(text, 1)) {
             backend.keys.insert("slow_start".into(), time);
         }
-        for (word, version) in [("send-proxy", "v1"), ("send-proxy-v2", "v2")] {
-            if self.has(word) {
-                backend.keys.insert("send_proxy_protocol".into(), quoted(version));
-            }
+    }
+
+    /// How the server is spoken to.
+    fn way(&self) -> Way {
+        let versions = [("send-proxy-v2", "v2"), ("send-proxy", "v1")];
+        Way {
+            tls: self.has("ssl").then(|| self.tls()),
+            protocol: self.values.get("proto").filter(|protocol| *protocol == "h2").cloned(),
+            proxy: versions.into_iter().find(|(word, _)| self.has(word)).map(|(_, version)| version),
         }
-        if !self.has("ssl") {
-            return;
-        }
+    }
+
+    fn tls(&self) -> BTreeMap<String, String> {
         let mut tls = BTreeMap::new();
-        if self.values.get("verify").is_none_or(|verify| verify == "none") {
+        let ca = self.values.get("ca-file");
+        // Certificates are verified by default, for which haproxy asks for a file.
+        if self.values.get("verify").map_or(ca.is_none(), |verify| verify == "none") {
             tls.insert("verify".to_owned(), "false".to_owned());
-        } else if let Some(ca) = self.values.get("ca-file").filter(|ca| !ca.starts_with('@')) {
+        } else if let Some(ca) = ca.filter(|ca| !ca.starts_with('@')) {
             tls.insert("ca".into(), quoted(ca));
         }
         let name = self.values.get("sni").and_then(|sni| sni.strip_prefix("str(")?.strip_suffix(')'));
@@ -369,6 +406,31 @@ impl Options {
             .into_iter()
             .for_each(|name| drop(tls.insert("server_name".into(), quoted(name))));
         self.values.get("crt").into_iter().for_each(|path| drop(tls.insert("certificate".into(), quoted(path))));
-        backend.tls = Some(tls);
+        tls
     }
 }
+
+/// How a server is spoken to, which all servers of a backend have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    tls: Option<BTreeMap<String, String>>,
+    protocol: Option<String>,
+    proxy: Option<&'static str>,
+}
+
+impl Way {
+    fn is_verified(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| !tls.contains_key("verify"))
+    }
+
+    /// Whether another is the same but for what it says of certificates.
+    fn is_like(&self, other: &Way) -> bool {
+        (self.tls.is_some(), &self.protocol, self.proxy) == (other.tls.is_some(), &other.protocol, other.proxy)
+    }
+}
+
+/// Words for a server whose certificate was not verified beside others.
+const VERIFIED: &str = "the certificates of other servers of its backend are verified, and so is its own now: write a \
+                        [backend.NAME] of its own for it where it has none that can be";
+const SAME: &str = "the name and the certificate of the first server of its backend hold for it as well: write a \
+                    [backend.NAME] of its own where they should not";

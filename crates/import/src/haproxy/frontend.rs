@@ -29,6 +29,34 @@ pub(super) struct Frontend<'f> {
     pub(super) limits: Vec<String>,
     /// Longest body of requests by its routes.
     pub(super) body_limit: Option<u64>,
+    /// Lines that lead to a backend and are not carried over.
+    pub(super) fallen: Vec<Fallen>,
+}
+
+/// A `use_backend` that is not carried over: its requests go to the routes behind it.
+pub(super) struct Fallen {
+    line: usize,
+    /// The backend; none where its name is made of requests.
+    backend: Option<String>,
+    default: Option<String>,
+    listeners: Vec<String>,
+}
+
+impl Fallen {
+    /// Whether requests that were for this backend may come to a route.
+    pub(super) fn leads(&self, backend: &str, route: &Route) -> bool {
+        let Action::Backend(to) = &route.action else { return false };
+        self.backend.as_ref().is_none_or(|name| name == backend)
+            && self.listeners.contains(&route.listener)
+            && (route.line > self.line || self.default.as_ref() == Some(to))
+    }
+
+    /// Tells that what the backend keeps out is kept out of other routes.
+    pub(super) fn tell(&self, plan: &mut Plan, backend: &str) {
+        let fix = "whom the backend keeps out is kept out of the routes behind this line as well, since its requests \
+                   go there: add its route";
+        plan.note(self.line, format!("use_backend {backend}"), fix);
+    }
 }
 
 /// Facts that all sections have in common.
@@ -73,6 +101,7 @@ impl<'f> Frontend<'f> {
             shared,
             limits: Vec::new(),
             body_limit: None,
+            fallen: Vec::new(),
         }
     }
 
@@ -215,13 +244,15 @@ impl<'f> Frontend<'f> {
         match (line.word(0), line.word(1)) {
             ("use_backend", name) if !name.contains('%') => {
                 let name = name_of(name);
-                self.when(line, 2, &Action::Backend(name));
+                if !self.when(line, 2, &Action::Backend(name.clone())) {
+                    self.falls(line, Some(name));
+                }
             }
-            ("use_backend", _) => self.plan.note(
-                line.number,
-                line.text(),
-                "write a route for each backend: names are not made of requests",
-            ),
+            ("use_backend", _) => {
+                let fix = "write a route for each backend: names are not made of requests";
+                self.plan.note(line.number, line.text(), fix);
+                self.falls(line, None);
+            }
             ("redirect", _) => self.redirect(line, 1),
             ("http-request", "redirect") => self.redirect(line, 2),
             // Requests that no other route is for have the same answer.
@@ -231,7 +262,7 @@ impl<'f> Frontend<'f> {
             ("http-request", "return") => {
                 let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
                 match returned(line, status) {
-                    Some(action) => self.when(line, 2, &action),
+                    Some(action) => drop(self.when(line, 2, &action)),
                     None => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
                 }
             }
@@ -269,7 +300,7 @@ impl<'f> Frontend<'f> {
             _ => None,
         };
         match keys {
-            Some(keys) => self.when(line, from, &Action::Redirect(keys)),
+            Some(keys) => drop(self.when(line, from, &Action::Redirect(keys))),
             None => self.plan.note(line.number, line.text(), "write a route with `redirect`: host, path, scheme, port"),
         }
     }
@@ -286,8 +317,16 @@ impl<'f> Frontend<'f> {
         }
     }
 
-    /// Adds routes for what a line does `if` or `unless` its condition holds.
-    fn when(&mut self, line: &Line, from: usize, action: &Action) {
+    /// Keeps in mind that a line leads no requests to a backend.
+    fn falls(&mut self, line: &Line, backend: Option<String>) {
+        let default = holding(self.section, self.defaults, &["default_backend"]).map(|line| name_of(line.word(1)));
+        let own = Some(name_of(&self.section.name)).filter(|_| self.section.kind == "listen");
+        let listeners = self.listeners.iter().map(|(name, _)| name.clone()).collect();
+        self.fallen.push(Fallen { line: line.number, backend, default: default.or(own), listeners });
+    }
+
+    /// Adds routes for what a line does `if` or `unless` its condition holds; whether that could be said.
+    fn when(&mut self, line: &Line, from: usize, action: &Action) -> bool {
         let place =
             line.words.iter().enumerate().skip(from).find(|(_, word)| ["if", "unless"].contains(&word.as_str()));
         let alternatives = match place {
@@ -304,10 +343,12 @@ impl<'f> Frontend<'f> {
                     .map(|term| if is_to_https { Term { is_tls: term.is_tls.or(Some(false)), ..term } } else { term })
                     .collect();
                 self.add(line.number, &terms, action);
+                true
             }
             Err(what) => {
                 let fix = format!("{what} is not carried over: write a route with host, path and `match`");
                 self.plan.note(line.number, line.text(), fix);
+                false
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::frontend::{Frontend, returned};
+use super::frontend::{Fallen, Frontend, returned};
 use super::lines::{Line, is_guard, refusal};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
@@ -25,7 +25,7 @@ impl Frontend<'_> {
     }
 
     /// Guards of a backend hold on all routes to it.
-    pub(super) fn guard_backend(&mut self) {
+    pub(super) fn guard_backend(&mut self, fallen: &[Fallen]) {
         self.read_acls();
         self.read_guards();
         let to = Action::Backend(name_of(&self.section.name));
@@ -37,8 +37,15 @@ impl Frontend<'_> {
         if self.guards.is_empty() {
             return;
         }
+        let name = name_of(&self.section.name);
+        for each in fallen {
+            if self.plan.routes.iter().any(|route| each.leads(&name, route)) {
+                each.tell(self.plan, &name);
+            }
+        }
+        let is_own = |route: &Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
         let (own, others): (Vec<Route>, Vec<Route>) =
-            std::mem::take(&mut self.plan.routes).into_iter().partition(|route| route.action == to);
+            std::mem::take(&mut self.plan.routes).into_iter().partition(is_own);
         self.plan.routes = others;
         self.listeners = self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
         self.guards.iter_mut().for_each(|guard| guard.is_whole = false);

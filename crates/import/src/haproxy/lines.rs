@@ -36,6 +36,8 @@ pub(super) struct Section {
     pub(super) number: usize,
     pub(super) kind: String,
     pub(super) name: String,
+    /// Name of the `defaults` that it has, where it says so.
+    pub(super) from: Option<String>,
     pub(super) lines: Vec<Line>,
 }
 
@@ -70,10 +72,14 @@ pub(super) fn sections(text: &str) -> Result<Vec<Section>, Note> {
         let (number, words) = (index + 1, words(line));
         let Some(first) = words.first() else { continue };
         if SECTIONS.contains(&first.as_str()) && !line.starts_with([' ', '\t']) {
-            let name = words.get(1).cloned().unwrap_or_default();
-            all.push(Section { number, kind: first.clone(), name, lines: Vec::new() });
+            let place = words.iter().skip(1).position(|word| word == "from").map(|place| place + 1);
+            // A section that is not `defaults` has a name, which may be any word.
+            let place = place.filter(|place| *place > 1 || first == "defaults");
+            let (own, from) = words.split_at(place.unwrap_or(words.len()));
+            let name = own.get(1).cloned().unwrap_or_default();
+            all.push(Section { number, kind: first.clone(), name, from: from.get(1).cloned(), lines: Vec::new() });
             // `frontend NAME ADDRESS`, as it was written long ago.
-            if let (Some(address), true) = (words.get(2), ["frontend", "listen"].contains(&first.as_str())) {
+            if let (Some(address), true) = (own.get(2), ["frontend", "listen"].contains(&first.as_str())) {
                 let bind = Line { number, words: vec!["bind".into(), address.clone()] };
                 all.last_mut().into_iter().for_each(|section| section.lines.push(bind.clone()));
             }
