@@ -155,8 +155,9 @@ fn an_imported_nginx_keeps_addresses_of_one_port_apart() {
 fn an_imported_nginx_has_its_names_and_believes_its_proxies() {
     let (app, scratch) = (app(), Scratch::new());
     let app = format!("proxy_pass http://{};", app.address());
-    let trust = format!("set_real_ip_from {HOME}; real_ip_header X-Forwarded-For;");
-    let servers = |[names, apart, trusting, both]: [u16; 4]| {
+    let once = format!("set_real_ip_from {HOME}; real_ip_header X-Forwarded-For;");
+    let trust = format!("{once} real_ip_recursive on;");
+    let servers = |[names, apart, trusting, both, single]: [u16; 5]| {
         [
             format!("listen {names}; server_name first.test; return 200 first;"),
             format!("listen {names}; server_name FIRST.test second.test; return 200 second;"),
@@ -169,10 +170,13 @@ fn an_imported_nginx_has_its_names_and_believes_its_proxies() {
             ),
             format!("listen {trusting}; server_name second.test; deny {BLOCKED}; location / {{ {app} }}"),
             format!("listen [::]:{both} ipv6only=off; return 200 both;"),
+            format!(
+                "listen {single}; server_name first.test; {once} allow 192.0.2.1; deny all; location / {{ {app} }}"
+            ),
         ]
         .join("\n}\nserver {\n")
     };
-    let (theirs, ours) = ([(); 4].map(|()| free_port()), [(); 4].map(|()| free_port()));
+    let (theirs, ours) = ([(); 5].map(|()| free_port()), [(); 5].map(|()| free_port()));
     let _nginx = External::nginx(&format!("listen {{address}};\n}}\nserver {{\n{}", servers(theirs)));
     let (_engine, said) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{}\n}} }}\n", servers(ours)));
     for told in ["nginx ignores it", "no request comes to it", "believes the same proxies"] {
@@ -194,6 +198,9 @@ fn an_imported_nginx_has_its_names_and_believes_its_proxies() {
     }
     assert_eq!(ask(ours[2], "first.test", "192.0.2.1"), "200 app / for nobody");
     assert!(ask(ours[1], "first.test", "192.0.2.1").starts_with("403"));
+    // The proxy's own address is a client's where only the last is asked: whoever asks through it claims no other.
+    let claimed = format!("192.0.2.1, {HOME}");
+    assert_eq!([theirs[4], ours[4]].map(|port| ask(port, "first.test", &claimed)), ["403 ", "403 "]);
 }
 
 #[test]

@@ -24,8 +24,9 @@ pub(super) const APART: &str = "its addresses are not those that the listener go
 const OTHERS: &str = "a listener believes the same proxies for all of its servers, and by the PROXY protocol or \
                       X-Forwarded-For alone: write `forwarded` and `trusted_proxies` there, or give the server a port \
                       of its own";
-const SHALLOW: &str = "without real_ip_recursive clients in these networks are told by the last address in \
-                       X-Forwarded-For, and by one before it here: name the proxies alone in `trusted_proxies`";
+const SHALLOW: &str = "without real_ip_recursive a client is the last address in X-Forwarded-For, and here the \
+                       last that is no proxy's: see that `trusted_proxies` has the proxies alone, and write \
+                       real_ip_recursive where one before a proxy's address is to be believed";
 const TRUST: &str = "write `forwarded` and `trusted_proxies` in the listener, or accept_proxy_protocol";
 
 /// Whose word on the address of a client is taken.
@@ -33,7 +34,7 @@ const TRUST: &str = "write `forwarded` and `trusted_proxies` in the listener, or
 enum Trust {
     /// The connection's alone.
     Peer,
-    /// Word of X-Forwarded-For, from these networks; exact where nobody in them is taken for a client.
+    /// Word of X-Forwarded-For, from these networks; exact where nobody there is taken for a client.
     Forwarded { networks: BTreeSet<String>, is_exact: bool },
     /// Word of the PROXY protocol, from these networks.
     Proxy(BTreeSet<String>),
@@ -229,7 +230,7 @@ fn list(networks: &BTreeSet<String>) -> String {
 }
 
 /// Whose word a server takes. Without `real_ip_recursive` nginx asks one proxy alone, and the engine as many as it
-/// believes: clients in a network of proxies could claim any address.
+/// believes: clients at a proxy's own address could claim any address.
 fn trust(blocks: &[&Directive]) -> Trust {
     let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
     let Some(block) = blocks.iter().find(|block| block.find("set_real_ip_from").is_some()) else { return Trust::Peer };
@@ -243,10 +244,7 @@ fn trust(blocks: &[&Directive]) -> Trust {
     match find("real_ip_header").map_or("x-real-ip".into(), |each| each.word(1).to_ascii_lowercase()).as_str() {
         _ if networks.is_empty() => Trust::Peer,
         _ if !networks.iter().all(is_network) => Trust::Other,
-        "x-forwarded-for" => {
-            let is_exact = is_deep || !networks.iter().any(|network| network.contains('/'));
-            Trust::Forwarded { networks, is_exact }
-        }
+        "x-forwarded-for" => Trust::Forwarded { networks, is_exact: is_deep },
         "proxy_protocol" => Trust::Proxy(networks),
         _ => Trust::Other,
     }
