@@ -117,6 +117,48 @@ fn weights_that_a_reload_changes_hold_at_once_and_no_weight_gets_nothing() {
 }
 
 #[test]
+fn an_answer_in_the_place_of_a_backend_gets_its_share_and_nothing_more() {
+    let origin = named("a");
+    let backends = [backend("a", &[origin.address()], ""), backend("gone", &[dead()], "")];
+    let text = |list: &str, more: &str| config(&backends, &format!("backend = [{list}]\n{more}"));
+    let tenth = "{ name = \"a\", weight = 9 }, { respond = 503, weight = 1 }";
+    let kept = "sticky = { cookie = \"side\" }\nfallback = \"gone\"\nretries = { attempts = 2, on = [503] }";
+    let engine = Engine::start_beside(&[("503.txt", "later")], &text(tenth, kept));
+    let mut client = engine.client("plain");
+    let statuses: Vec<(u16, bool)> = (0..20)
+        .map(|_| {
+            let response = client.get("/");
+            (response.status, response.field("Set-Cookie").is_some())
+        })
+        .collect();
+    // The answer is no failure that is tried again or goes to the fallback, and nobody is kept there.
+    assert_eq!(statuses.iter().filter(|said| **said == (503, false)).count(), 2, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|said| **said == (200, true)).count(), 18, "{statuses:?}");
+    assert_eq!(engine.metric("propylon_server_requests_total", &[("backend", "a")]), 18.0);
+    assert_eq!(engine.metric("propylon_fallbacks_total", &[("backend", "a")]), 0.0);
+    let line = engine.logged("an answer", |line| line["status"] == 503);
+    assert_eq!((&line["backend"], &line["fault"]), (&serde_json::Value::Null, &serde_json::Value::Null), "{line}");
+    // A page of the status, bodies that nobody takes, and connections that go on.
+    let all = "{ name = \"a\", weight = 0 }, { respond = 503 }";
+    engine.rewrite(&text(all, "error_pages = { 503 = { text = \"503.txt\" } }\nbuffer = { request = { disk = 0 } }"));
+    engine.reload();
+    for _ in 0..2 {
+        let response = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+        assert_eq!((response.status, response.text().as_str()), (503, "later"));
+    }
+    let mut http2 = Http2::start(&engine);
+    for stream in [1, 3] {
+        http2.get(stream, "/");
+        let (head, body) = http2.response(stream);
+        assert_eq!((head.status(), &body[..]), (Some(503), &b"later"[..]));
+    }
+    engine.rewrite(&text("{ name = \"a\", weight = 0 }, { respond = 204 }", ""));
+    engine.reload();
+    let upload = curl(&["-sk", "--http2", "-w", "%{http_code}", "-d", "a body", &engine.url("web")]).ok().text();
+    assert_eq!((upload.as_str(), origin.connections()), ("204", 1));
+}
+
+#[test]
 fn a_cookie_keeps_a_client_at_its_side() {
     let (engine, _origins) = two(&format!("{SPLIT}\nsticky = {{ cookie = \"side\", ttl = \"1h\" }}"));
     let mut client = engine.client("plain");
@@ -600,7 +642,8 @@ fn a_mirror_gets_copies_to_the_byte_and_the_client_never_waits_for_it() {
 fn explain_and_check_know_all_backends_of_a_route() {
     let (scratch, servers) = (Scratch::new(), ["127.0.0.1:1".parse().unwrap()]);
     let all: Vec<String> = ["a", "b", "c"].iter().map(|name| backend(name, &servers, "")).collect();
-    let route = format!("{SPLIT}\nfallback = \"c\"\nsticky = {{ cookie = \"side\" }}\nretries = 1");
+    let split = SPLIT.replace("]", ", { respond = 503 }]");
+    let route = format!("{split}\nfallback = \"c\"\nsticky = {{ cookie = \"side\" }}\nretries = 1");
     let text = format!("[listener.plain]\nbind = \"127.0.0.1:8080\"\n{}[[route]]\n{route}\n", all.concat());
     let path = scratch.path().join("propylon.toml");
     std::fs::write(&path, &text).expect("a file");
@@ -615,9 +658,12 @@ fn explain_and_check_know_all_backends_of_a_route() {
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("no route leads to"), "{said}");
     let (_, said) = run(&["explain", "-c", path, "http://shop.test:8080/"]);
-    for line in
-        ["split        a 90 of 100, b 10 of 100", "by the cookie side", "fallback     c, round-robin", "\"attempts\":1"]
-    {
+    for line in [
+        "split        a 90 of 101, b 10 of 101, an answer of 503 1 of 101",
+        "by the cookie side",
+        "fallback     c, round-robin",
+        "\"attempts\":1",
+    ] {
         assert!(said.contains(line), "no \"{line}\" in:\n{said}");
     }
     let (_, said) = run(&["explain", "-c", path, "--json", "http://shop.test:8080/"]);

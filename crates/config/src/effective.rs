@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Acme, Action, Backend, BackendId, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck,
-    HostPattern, Listener, Outlier, PathPattern, RetryBudget, Route, Side, SideSticky, Signer, SignerServer, Steps,
-    TicketKeys, TlsProfile, Tracing, units,
+    HostPattern, Listener, Outlier, PathPattern, RetryBudget, Route, Side, SideSticky, SideTo, Signer, SignerServer,
+    Steps, TicketKeys, TlsProfile, Tracing, units,
 };
 
 /// The whole configuration, as an object with the sections of a configuration file.
@@ -245,7 +245,10 @@ pub fn route(config: &Config, route: &Route) -> Value {
 fn forwarding(config: &Config, steps: &Steps, value: &mut Value) {
     let name = |id: BackendId| json!(config.backends[id.0].name);
     if let Some(split) = &steps.split {
-        let side = |side: &Side| json!({ "name": name(side.backend), "weight": side.weight });
+        let side = |side: &Side| match side.to {
+            SideTo::Backend(id) => json!({ "name": name(id), "weight": side.weight }),
+            SideTo::Respond(status) => json!({ "respond": status, "weight": side.weight }),
+        };
         value["backend"] = split.sides.iter().map(side).collect();
         match &split.sticky {
             Some(SideSticky::Cookie(cookie)) => value["sticky"] = shown(cookie),
@@ -530,7 +533,7 @@ mod tests {
         backend = "raw"
         [[route]]
         path = "/split"
-        backend = [{ name = "app", weight = 90 }, { name = "quick" }]
+        backend = [{ name = "app", weight = 90 }, { name = "quick" }, { respond = 503, weight = 2 }]
         sticky = { cookie = "side", ttl = "1h", secure = true, http_only = false, same_site = "strict", path = "/split" }
         fallback = "grpc"
         timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
@@ -750,7 +753,8 @@ mod tests {
     fn a_split_is_shown_as_it_was_written() {
         let shown = effective("a.toml", EVERYTHING);
         let split = route_of(&shown, &json!("/split"));
-        assert_eq!(split["backend"], json!([{ "name": "app", "weight": 90 }, { "name": "quick", "weight": 1 }]));
+        let [app, quick] = [json!({ "name": "app", "weight": 90 }), json!({ "name": "quick", "weight": 1 })];
+        assert_eq!(split["backend"], json!([app, quick, { "respond": 503, "weight": 2 }]));
         assert_eq!((&split["sticky"]["ttl"], &split["fallback"]), (&json!("1h"), &json!("grpc")));
         assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));
         assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));

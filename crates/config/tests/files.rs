@@ -261,7 +261,8 @@ fn answers_reach_the_model(config: &Config, fixed: &Route) {
 
 fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let split = steps.split.as_ref().expect("a split");
-    assert_eq!(split.sides, [Side { backend: BackendId(1), weight: 3 }]);
+    let of = |to, weight| Side { to, weight };
+    assert_eq!(split.sides, [of(SideTo::Backend(BackendId(1)), 3), of(SideTo::Respond(503), 1)]);
     let Some(SideSticky::Cookie(cookie)) = &split.sticky else { panic!("a cookie") };
     let said = (cookie.cookie.as_str(), cookie.secure, cookie.same_site);
     assert_eq!((said, steps.fallback), (("side", CookieSecure::Never, SameSite::Strict), Some(BackendId(0))));

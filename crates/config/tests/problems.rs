@@ -1326,7 +1326,11 @@ fn where_requests_go_is_checked() {
     let cases = [
         (route("backend=[]"), 14, 9, "`backend` is an empty list"),
         (route("backend=['a']"), 14, 10, "expected a table"),
-        (route("backend=[{weight=1}]"), 14, 10, "this backend has no `name`"),
+        (route("backend=[{weight=1}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`; write name ="),
+        (route("backend=[{name='a',respond=500}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`"),
+        (route("backend=[{name='a'},{respond=199}]"), 14, 29, "`respond` is too small; use 200 or more"),
+        (route("backend=[{respond=500},{respond=503}]"), 14, 9, "`backend` is a list without a backend; name a backend"),
+        (route("backend=[{name='a'},{respond=500},{respond=500}]"), 14, 35, "this answer is listed already"),
         (route("backend=[{name='c'}]"), 14, 16, "no backend named \"c\""),
         (route("backend=[{name='a',weight=-1}]"), 14, 27, "`weight` is too small"),
         (route("backend=[{name='a',weight=1000001}]"), 14, 27, "`weight` is too large"),

@@ -51,9 +51,9 @@ struct Options {
     /// Lease that decides who of several writes statuses, as NAMESPACE/NAME
     #[arg(long, value_name = "LEASE")]
     lease: Option<String>,
-    /// Three free ports of 127.0.0.1, this one and the next two, for requests and connections without a backend
+    /// Port of 127.0.0.1 where nobody may listen: engines lead connections there that are to be closed
     #[arg(long, value_name = "PORT", default_value_t = 9898)]
-    refusals: u16,
+    closed_port: u16,
     /// File with the secret of sessionPersistence's cookies, 32 bytes or more, which all engines read by this path
     #[arg(long, value_name = "FILE")]
     sticky_key: Option<PathBuf>,
@@ -88,7 +88,7 @@ async fn run(options: Options) -> Result<(), String> {
         base: base(&options.base)?,
         addresses: options.addresses.clone(),
         files: options.files.clone(),
-        refusals: options.refusals,
+        closed_port: options.closed_port,
         sticky_key: options.sticky_key.clone(),
     };
     let (sender, leads) = watch::channel(options.lease.is_none());

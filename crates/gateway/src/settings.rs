@@ -23,27 +23,20 @@ pub struct Settings {
     pub addresses: Vec<Address>,
     /// Folder of files as engines see it.
     pub files: PathBuf,
-    /// Three ports of the loopback address, this one and the next two: at the first an engine answers with 500, at the
-    /// second with 503, for the share of a rule's requests whose backend is none. At the third nobody listens, for
-    /// connections that are to be closed.
-    pub refusals: u16,
+    /// Port of the loopback address where nobody listens, for connections of relays that are to be closed.
+    pub closed_port: u16,
     /// File with the secret of cookies by which clients come back to their server, as engines see it.
     pub sticky_key: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Ports for what has no backend.
-    pub fn refusal_ports(&self) -> [u16; 3] {
-        [0, 1, 2].map(|more| self.refusals.saturating_add(more))
-    }
-
-    /// Addresses that engines listen on in any case: those of the base, its admin address, and those of refusals.
+    /// Addresses that no Gateway's listener may have: those of the base, its admin address, and the closed port.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
         let sections = self.base.get("listener").and_then(Value::as_object).into_iter().flatten();
         let binds = sections.map(|(_, table)| &table["bind"]).chain(self.base.get("admin").map(|admin| &admin["bind"]));
         let texts = binds.flat_map(|bind| bind.as_array().map_or(std::slice::from_ref(bind), Vec::as_slice));
         let own = texts.filter_map(|text| text.as_str()?.parse().ok());
-        own.chain(self.refusal_ports().map(|port| SocketAddr::from(([127, 0, 0, 1], port)))).collect()
+        own.chain([SocketAddr::from(([127, 0, 0, 1], self.closed_port))]).collect()
     }
 }
 

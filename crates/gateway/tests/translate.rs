@@ -21,7 +21,7 @@ fn settings() -> Settings {
         base: Map::from_iter([("listener".to_owned(), json!({ "own": { "bind": "127.0.0.1:9080" } }))]),
         addresses: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2=198.51.100.2".parse().unwrap()],
         files: "/run/files".into(),
-        refusals: 9898,
+        closed_port: 9898,
         sticky_key: Some("/run/sticky.key".into()),
     }
 }
@@ -433,11 +433,8 @@ fn the_share_of_a_backend_that_is_none_is_answered_with_500() {
     ]);
     route(&mut world, "infra/r", json!({ "rules": [{ "backendRefs": references }] }));
     let outcome = translated(&world);
-    let split = json!([{ "name": "infra_v1_80", "weight": 3 }, { "name": "refused-500", "weight": 1 }]);
-    assert_eq!(routes(&outcome)[2]["backend"], split);
-    let config = config(&outcome);
-    assert_eq!(config["listener"]["refusals"]["bind"], json!(["127.0.0.1:9898", "127.0.0.1:9899"]));
-    assert_eq!(config["route"][0]["match"], json!({ "port": 9898 }));
+    let split = json!([{ "name": "infra_v1_80", "weight": 3 }, { "respond": 500, "weight": 1 }]);
+    assert_eq!(routes(&outcome)[0]["backend"], split);
 }
 
 #[test]
@@ -651,7 +648,7 @@ fn relays_hand_on_what_their_routes_say() {
     let alone = translated(&world);
     assert_eq!(config(&alone)["listener"].as_object().unwrap().len(), 2);
     assert_eq!(all_routes(&alone), [json!({ "backend": "nobody" })]);
-    assert_eq!(config(&alone)["backend"]["nobody"], json!({ "servers": ["127.0.0.1:9900"] }));
+    assert_eq!(config(&alone)["backend"]["nobody"], json!({ "servers": ["127.0.0.1:9898"] }));
     put(&mut world, Kind::TlsRoute, "infra/t", spec("tls", json!(["a.example"])));
     put(&mut world, Kind::TcpRoute, "infra/d", spec("tcp", json!([])));
     let outcome = translated(&world);
@@ -796,7 +793,7 @@ fn names_and_ports_that_engines_do_not_take_keep_nobody_else_from_changing() {
     let http = |name: &str, port: u16| json!({ "name": name, "port": port, "protocol": "HTTP" });
     let mut unfit = http("unfit", 81);
     unfit["hostname"] = "a.123".into();
-    gateway(&mut world, &long, json!([http("http", 80), unfit, http("own", 9080), http("refusals", 9899)]));
+    gateway(&mut world, &long, json!([http("http", 80), unfit, http("own", 9080)]));
     let mut settings = settings();
     settings.base.insert("admin".into(), json!({ "bind": "127.0.0.1:9081" }));
     settings.addresses = vec!["0.0.0.0".parse().unwrap()];
@@ -819,7 +816,6 @@ fn names_and_ports_that_engines_do_not_take_keep_nobody_else_from_changing() {
     assert_eq!(accepted(&long, 0), "Accepted=True:Accepted");
     assert_eq!(accepted(&long, 1), "Accepted=False:UnsupportedValue");
     assert_eq!(accepted(&long, 2), "Accepted=False:PortUnavailable");
-    assert_eq!(accepted(&long, 3), "Accepted=False:PortUnavailable");
     assert_eq!(accepted("infra/gw", 1), "Accepted=False:PortUnavailable");
 }
 

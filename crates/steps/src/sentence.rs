@@ -241,7 +241,11 @@ fn then(keys: &Map<String, Value>) -> String {
     match (keys.get("backend"), keys.get("redirect"), keys.get("respond")) {
         (Some(Value::Array(sides)), ..) => {
             let whole: u64 = sides.iter().filter_map(|side| side["weight"].as_u64()).sum();
-            let side = |side: &Value| format!("{} ({} of {whole})", text(&side["name"]), side["weight"]);
+            let to = |side: &Value| match side.get("respond") {
+                Some(status) => format!("an answer of {status}"),
+                None => text(&side["name"]),
+            };
+            let side = |side: &Value| format!("{} ({} of {whole})", to(side), side["weight"]);
             format!("backend {}", sides.iter().map(side).collect::<Vec<String>>().join(" or "))
         }
         (Some(backend), ..) => format!("backend {}", text(backend)),

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-use propylon_config::{self as config, BackendId, Config, CookieSecure, HashKey, SameSite, SideSticky};
+use propylon_config::{self as config, BackendId, Config, CookieSecure, HashKey, SameSite, SideSticky, SideTo};
 use propylon_http::h1::{Fields, cookies};
 use propylon_policy::balance::key_of;
 use propylon_policy::split::Turns;
@@ -22,11 +22,19 @@ pub struct Split {
     sticky: Sticky,
 }
 
-struct Side {
-    backend: BackendId,
+/// One of the places that requests are divided among.
+pub struct Side {
+    pub to: SideTo,
     weight: u32,
-    /// Value of the cookie that names the side; without stickiness by cookie of no meaning.
-    value: String,
+    /// Value of the cookie that names the side; without stickiness by cookie of no meaning, and none of an answer.
+    value: Option<String>,
+}
+
+impl Side {
+    /// Whether the value of a cookie names it.
+    fn is_named(&self, value: &[u8]) -> bool {
+        self.value.as_ref().is_some_and(|own| own.as_bytes() == value)
+    }
 }
 
 enum Sticky {
@@ -66,11 +74,8 @@ impl Split {
     /// `random` decides with which turn it begins.
     pub fn of(split: &config::Split, config: &Config, random: u64) -> Split {
         let weights: Vec<u32> = split.sides.iter().map(|side| side.weight).collect();
-        let side = |side: &config::Side| Side {
-            backend: side.backend,
-            weight: side.weight,
-            value: format!("{:016x}", key_of(config.backends[side.backend.0].name.as_bytes())),
-        };
+        let value = |id: BackendId| format!("{:016x}", key_of(config.backends[id.0].name.as_bytes()));
+        let side = |side: &config::Side| Side { to: side.to, weight: side.weight, value: side.backend().map(value) };
         Split {
             sides: split.sides.iter().map(side).collect(),
             turns: Turns::new(&weights, random).map(RefCell::new),
@@ -82,8 +87,8 @@ impl Split {
         }
     }
 
-    /// Backend of a request for this path; none if no side has a weight.
-    pub fn choose(&self, request: &Request<'_>, path: &[u8]) -> Option<BackendId> {
+    /// Side of a request for this path; none if no side has a weight.
+    pub fn choose(&self, request: &Request<'_>, path: &[u8]) -> Option<&Side> {
         let turns = self.turns.as_ref()?;
         let (fields, text) = (&request.head.fields, request.text);
         let side = match &self.sticky {
@@ -92,20 +97,20 @@ impl Split {
             Sticky::Hash(key) => key_of_request(key, request, path).map(|key| turns.borrow().of_key(key)),
         };
         let side = side.unwrap_or_else(|| turns.borrow_mut().take_turn());
-        Some(self.sides[side].backend)
+        Some(&self.sides[side])
     }
 
     /// The first side that a cookie names, if it has a weight.
     fn named(&self, name: &str, fields: &Fields, text: &[u8]) -> Option<usize> {
         cookies(fields, text, name)
             .take(COOKIES_MAX)
-            .find_map(|value| self.sides.iter().position(|side| side.value.as_bytes() == value && side.weight > 0))
+            .find_map(|value| self.sides.iter().position(|side| side.is_named(value) && side.weight > 0))
     }
 
     /// Whether a request that has gone to this backend came with the cookie of it.
     pub fn has_cookie_of(&self, backend: BackendId, fields: &Fields, text: &[u8]) -> bool {
         let Sticky::Cookie(cookie) = &self.sticky else { return true };
-        self.named(&cookie.cookie, fields, text).is_some_and(|side| self.sides[side].backend == backend)
+        self.named(&cookie.cookie, fields, text).is_some_and(|side| self.sides[side].to == SideTo::Backend(backend))
     }
 
     /// Whether clients keep to their sides by cookies.
@@ -117,8 +122,8 @@ impl Split {
     /// none where there are no such cookies, or it is no side.
     pub fn cookies(&self, backend: BackendId, seats: Option<&sticky::Sticky>, servers: usize) -> Option<SideCookies> {
         let Sticky::Cookie(cookie) = &self.sticky else { return None };
-        let side = self.sides.iter().find(|side| side.backend == backend)?;
-        let alone = CookieLines::new(cookie, &side.value);
+        let side = self.sides.iter().find(|side| side.to == SideTo::Backend(backend))?;
+        let alone = CookieLines::new(cookie, side.value.as_ref()?);
         let with_server = seats.into_iter().flat_map(|seats| (0..servers).filter_map(|server| seats.lines(server)));
         Some(SideCookies { with_server: with_server.map(|lines| alone.with(lines)).collect(), alone })
     }
@@ -207,7 +212,8 @@ mod tests {
                 source,
                 connection: crate::conditions::Connection::default(),
             };
-            if let Some(BackendId(side)) = split.choose(&request, head.path(text.as_bytes())) {
+            if let Some(side) = split.choose(&request, head.path(text.as_bytes())) {
+                let SideTo::Backend(BackendId(side)) = side.to else { unreachable!("sides are backends") };
                 counts[side] += 1;
             }
         }
@@ -226,7 +232,7 @@ mod tests {
     fn a_cookie_keeps_a_client_at_its_side_until_that_has_no_weight() {
         let cookie = "sticky={cookie='side'}";
         let divided = split([99, 1], cookie);
-        let value = |side: usize| divided.sides[side].value.clone();
+        let value = |side: usize| divided.sides[side].value.clone().unwrap();
         let with = |value: String| move |_| format!("Cookie: x=1; side={value}\r\n");
         assert_eq!(counts(&divided, 100, with(value(1))), [0, 100]);
         assert_eq!(counts(&divided, 100, with("nobody".into())), [99, 1]);

@@ -11,19 +11,38 @@ use crate::shown;
 /// Division of a route's requests among backends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// Sides in the order of the file, two at least.
+    /// Sides in the order of the file, a backend at least.
     pub sides: Vec<Side>,
     /// Stickiness of clients to sides. Absent: each request by itself.
     pub sticky: Option<SideSticky>,
 }
 
-/// One of the backends that a route's requests are divided among.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One of the places that a route's requests are divided among.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// Backend of the side.
-    pub backend: BackendId,
+    /// Place of the side's requests.
+    pub to: SideTo,
     /// Share of the requests, beside the other sides' weights. Default 1; 0 gets none.
     pub weight: u32,
+}
+
+impl Side {
+    /// Backend of the side; none where it is an answer.
+    pub fn backend(&self) -> Option<BackendId> {
+        match self.to {
+            SideTo::Backend(backend) => Some(backend),
+            SideTo::Respond(_) => None,
+        }
+    }
+}
+
+/// Place that a side's requests go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideTo {
+    /// A backend.
+    Backend(BackendId),
+    /// Nowhere: they are answered with this status, 200 to 599.
+    Respond(u16),
 }
 
 /// Stickiness of clients to the side of a split that they got.

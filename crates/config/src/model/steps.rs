@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     Auth, BackendId, Buffer, Compress, Cors, Errors, Hedge, Limit, Mirror, Priority, RequestChanges, ResponseChanges,
-    Retries, RouteTimeouts, SecurityHeaders, Split, ThrottleKey,
+    Retries, RouteTimeouts, SecurityHeaders, Side, Split, ThrottleKey,
 };
 
 /// Steps of a route. Default none: its requests cost nothing more.
@@ -87,7 +87,7 @@ impl Steps {
 
     /// Backends that requests may go to, beside the first.
     pub fn other_backends(&self) -> impl Iterator<Item = BackendId> {
-        let sides = self.split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
+        let sides = self.split.iter().flat_map(|split| split.sides.iter().filter_map(Side::backend));
         sides.chain(self.fallback)
     }
 

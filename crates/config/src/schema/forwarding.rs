@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
     At, BackendId, BodyBounds, Buffer, Hedge, HedgeAfter, Mirror, Percentile, Priority, Retries, RetryOn,
-    RouteTimeouts, Side, SideSticky, Split, Sticky,
+    RouteTimeouts, Side, SideSticky, SideTo, Split, Sticky,
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
@@ -20,6 +20,8 @@ use crate::wording::shown;
 /// As the Gateway API has it.
 const WEIGHT: RangeInclusive<i128> = 0..=1_000_000;
 const SIDES_MAX: usize = 64;
+/// Statuses of answers in the place of a backend, as `respond` of a route has them.
+const ANSWERS: RangeInclusive<i128> = 200..=599;
 const RETRIES: RangeInclusive<i128> = 0..=10;
 const STATUSES: RangeInclusive<i128> = 500..=599;
 const MILLIONTHS: u32 = 1_000_000;
@@ -52,7 +54,7 @@ pub(super) fn backend(context: &Context<'_, '_>, section: &mut Section<'_, '_>) 
                 report.error(node.span, "`backend` has too many backends", format!("use at most {SIDES_MAX}"));
             }
             check_sides(report, items, &sides, node);
-            Some((sides.first()?.backend, Some(Split { sides, sticky })))
+            Some((sides.iter().find_map(Side::backend)?, Some(Split { sides, sticky })))
         }
         _ => {
             context.backends.miss();
@@ -67,14 +69,25 @@ fn side(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Side> {
         context.backends.miss();
     }
     let mut section = Section::of(report, node, "this backend", node.span)?;
-    section.require("name", "add name = \"NAME\" of a [backend.NAME]");
+    section.one_of(&["name", "respond"]);
     let backend = section.string("name").and_then(|found| context.backends.resolve(report, found));
+    let answer: Option<Found<u16>> = section.integer("respond", ANSWERS);
     let weight = section.integer_or("weight", WEIGHT, 1);
-    if section.entry("name").is_none() {
+    let (name, respond) = (section.entry("name").is_some(), section.entry("respond").is_some());
+    if !name && !respond {
         context.backends.miss();
     }
-    section.close();
-    Some(Side { backend: BackendId(backend?), weight })
+    let is_misspelt = section.close();
+    if name && respond || !name && !respond && !is_misspelt && report.is_whole() {
+        let what = "an entry of `backend` is one of `name` and `respond`";
+        report.error(node.span, what, "write name = \"NAME\" of a [backend.NAME], or respond = 503");
+        return None;
+    }
+    let to = match answer {
+        Some(status) => SideTo::Respond(status.value),
+        None => SideTo::Backend(BackendId(backend?)),
+    };
+    Some(Side { to, weight })
 }
 
 fn check_sides(report: &Report<'_>, items: &[Node<'_>], sides: &[Side], node: &Node<'_>) {
@@ -82,10 +95,18 @@ fn check_sides(report: &Report<'_>, items: &[Node<'_>], sides: &[Side], node: &N
         return;
     }
     for (place, side) in sides.iter().enumerate() {
-        if sides[..place].iter().any(|earlier| earlier.backend == side.backend) {
+        if sides[..place].iter().any(|earlier| earlier.to == side.to) {
             let fix = "remove one of the two, and add their weights up";
-            report.error(items[place].span, "this backend is listed already", fix);
+            let what = match side.to {
+                SideTo::Backend(_) => "this backend is listed already",
+                SideTo::Respond(_) => "this answer is listed already",
+            };
+            report.error(items[place].span, what, fix);
         }
+    }
+    if !sides.is_empty() && sides.iter().all(|side| side.backend().is_none()) {
+        let fix = "name a backend in the list, or write `respond` in place of `backend`";
+        report.error(node.span, "`backend` is a list without a backend", fix);
     }
     if !sides.is_empty() && sides.iter().all(|side| side.weight == 0) {
         let what = "all weights are 0: every request is answered with 503, or goes to the `fallback`";

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::{answers, auth, change, compress, cors, forwarding, limits};
 use crate::context::Context;
-use crate::model::{Action, BackendId, Split, Steps, Throttle};
+use crate::model::{Action, BackendId, Side, Split, Steps, Throttle};
 use crate::walk::Section;
 
 /// From no body at all to a TiB.
@@ -24,7 +24,7 @@ pub(crate) fn steps(
         forwarding::without_backend(section);
     }
     let split = backend.as_ref().and_then(|(_, split)| split.clone());
-    let sides = split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
+    let sides = split.iter().flat_map(|split| split.sides.iter().filter_map(Side::backend));
     let own: Vec<BackendId> = backend.iter().map(|(first, _)| *first).chain(sides).collect();
     Steps {
         request: section.table("request").map(change::request).unwrap_or_default(),

@@ -15,9 +15,6 @@ use crate::resources::{BackendRef, EndpointSlice, Key, Reference};
 use crate::settings::{Files, Settings};
 use crate::world::World;
 
-/// Backends that the engine's own listener of refusals is behind.
-pub const REFUSALS: [(&str, u16); 2] = [("refused-500", 500), ("refused-503", 503)];
-
 /// Largest weight of a server that engines take.
 const WEIGHT_MAX: u16 = 256;
 
@@ -30,8 +27,6 @@ pub struct Backends<'w> {
     pub settings: &'w Settings,
     pub tables: BTreeMap<String, Value>,
     pub files: Files,
-    /// Whether a share of a rule's requests has no backend.
-    pub has_refusals: bool,
     /// Policies of TLS that are in use, with the Gateways that lead to them.
     pub policies: BTreeMap<Key, BTreeSet<Key>>,
 }
@@ -63,7 +58,6 @@ impl<'w> Backends<'w> {
             settings,
             tables: BTreeMap::new(),
             files: Files::new(),
-            has_refusals: false,
             policies: BTreeMap::new(),
         }
     }
@@ -92,27 +86,26 @@ impl<'w> Backends<'w> {
             let is_empty = targets.iter().any(|(target, _)| matches!(target, Target::Nobody(503)));
             return respond(if is_empty { 503 } else { 500 }, asking.is_relay);
         }
-        let mut shares: BTreeMap<String, u32> = BTreeMap::new();
+        let mut shares: Vec<(Value, u32)> = Vec::new();
         for (target, weight) in targets {
-            let name = match target {
-                Target::Backend(name) => name,
+            let entry = match target {
+                Target::Backend(name) => json!({ "name": name }),
                 // A relay cannot say why it has nobody.
                 Target::Nobody(_) if asking.is_relay => continue,
-                Target::Nobody(status) => {
-                    self.has_refusals = true;
-                    REFUSALS[usize::from(status == 503)].0.to_owned()
-                }
+                Target::Nobody(status) => json!({ "respond": status }),
             };
-            *shares.entry(name).or_default() += weight;
+            match shares.iter_mut().find(|(known, _)| *known == entry) {
+                Some((_, whole)) => *whole += weight,
+                None => shares.push((entry, weight)),
+            }
         }
-        let list = shares.iter().map(|(name, weight)| json!({ "name": name, "weight": weight }));
         if asking.is_relay && shares.len() > 1 {
             return Map::from_iter([("backend".to_owned(), self.merged(&shares).into())]);
         }
         let is_list = shares.len() > 1;
-        let value = match shares.len() {
-            1 => shares.keys().next().map_or(Value::Null, |name| name.clone().into()),
-            _ => Value::Array(list.collect()),
+        let value = match shares.as_mut_slice() {
+            [(entry, _)] => entry["name"].take(),
+            _ => shares.into_iter().map(|(entry, weight)| weighted(entry, weight)).collect(),
         };
         let mut keys = Map::from_iter([("backend".to_owned(), value)]);
         if let Some(sticky) = asking.sticky.filter(|_| is_list) {
@@ -123,17 +116,20 @@ impl<'w> Backends<'w> {
 
     /// The keys of a relay's route that closes its connections.
     pub fn nobody(&mut self) -> Map<String, Value> {
-        let [.., port] = self.settings.refusal_ports();
-        self.tables.insert(NOBODY.to_owned(), json!({ "servers": [format!("127.0.0.1:{port}")] }));
+        let server = format!("127.0.0.1:{}", self.settings.closed_port);
+        self.tables.insert(NOBODY.to_owned(), json!({ "servers": [server] }));
         Map::from_iter([("backend".to_owned(), NOBODY.into())])
     }
 
     /// One backend with the servers of several: relays decide by server, and not by backend. A share is divided among
     /// the servers of its backend.
-    fn merged(&mut self, shares: &BTreeMap<String, u32>) -> String {
+    fn merged(&mut self, shares: &[(Value, u32)]) -> String {
         let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
-        for (name, weight) in shares {
-            let servers = self.tables.get(name).and_then(|table| table["servers"].as_array());
+        let mut names: Vec<(&str, u32)> =
+            shares.iter().filter_map(|(entry, weight)| Some((entry["name"].as_str()?, *weight))).collect();
+        names.sort_unstable();
+        for (name, weight) in &names {
+            let servers = self.tables.get(*name).and_then(|table| table["servers"].as_array());
             let servers = servers.map_or(&[][..], Vec::as_slice);
             for server in servers.iter().filter_map(Value::as_str) {
                 *weights.entry(server).or_default() += f64::from(*weight) / servers.len() as f64;
@@ -143,8 +139,8 @@ impl<'w> Backends<'w> {
         let scaled = |weight: f64| (weight * f64::from(WEIGHT_MAX) / largest).round().max(1.0) as u64;
         let servers = weights.iter().map(|(address, weight)| json!({ "address": address, "weight": scaled(*weight) }));
         let table = json!({ "servers": servers.collect::<Vec<_>>() });
-        let first = shares.keys().next().map_or("", String::as_str);
-        let name = short(format!("{first}_and_{}", mark(&json!(shares))));
+        let first = names.first().map_or("", |(name, _)| name);
+        let name = short(format!("{first}_and_{}", mark(&json!(names))));
         self.tables.insert(name.clone(), table);
         name
     }
@@ -220,6 +216,11 @@ impl<'w> Backends<'w> {
             }
         }
     }
+}
+
+fn weighted(mut entry: Value, weight: u32) -> Value {
+    entry["weight"] = weight.into();
+    entry
 }
 
 fn respond(status: u16, is_relay: bool) -> Map<String, Value> {

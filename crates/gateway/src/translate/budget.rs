@@ -16,7 +16,7 @@ const DRAFTS_MAX: usize = 2048;
 const DRAFT_BYTES_MORE: usize = 64;
 /// Listeners of relays are there with their first route alone.
 const RELAY_BYTES: usize = 512;
-/// Bytes that are kept free: for the listener of refusals, and what belongs to it.
+/// Bytes that are kept free: shares that turn out to have no backend become answers, which are longer.
 const BYTES_SPARE: usize = 64 << 10;
 
 /// Removes routes that there is no room for. All of their parents are told.

@@ -77,8 +77,8 @@ impl Draft {
         one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirror)
     }
 
-    /// Leads to another backend, or to a refusal, instead. Says whether there is anything left.
-    pub fn without_backend(&mut self, name: &str, other: &str) -> bool {
+    /// Answers with 500 in the place of a backend. Says whether there is anything left.
+    pub fn without_backend(&mut self, name: &str) -> bool {
         let is_relay = self.path.is_none();
         if self.then.get("mirror").is_some_and(|mirror| mirror["backend"] == name) {
             self.then.remove("mirror");
@@ -89,13 +89,17 @@ impl Draft {
                     std::mem::take(list).into_iter().partition(|each| each["name"] == name);
                 let weight = |each: &Value| each["weight"].as_u64().unwrap_or(0);
                 let lost: u64 = gone.iter().map(weight).sum();
-                match kept.iter_mut().find(|each| each["name"] == other) {
+                match kept.iter_mut().find(|each| each["respond"] == 500) {
                     _ if lost == 0 || is_relay => {}
                     Some(refusal) => refusal["weight"] = (weight(refusal) + lost).into(),
-                    None => kept.push(json!({ "name": other, "weight": lost })),
+                    None => kept.push(json!({ "respond": 500, "weight": lost })),
                 }
+                let has_backend = kept.iter().any(|each| each["name"].is_string());
                 *list = kept;
-                !list.is_empty()
+                if !has_backend {
+                    self.then = refused();
+                }
+                has_backend || !is_relay
             }
             Some(one) if *one == name => {
                 self.then = refused();
@@ -121,17 +125,18 @@ mod tests {
             origin: None,
             name: "n".into(),
         };
-        let list = json!([{ "name": "a", "weight": 1 }, { "name": "b", "weight": 2 }, { "name": "no", "weight": 3 }]);
+        let list = json!([{ "name": "a", "weight": 1 }, { "name": "b", "weight": 2 }, { "respond": 500, "weight": 3 }]);
         let mut split = draft(json!({ "backend": list, "mirror": { "backend": "b" } }));
-        assert_eq!(split.backends().collect::<Vec<_>>(), ["a", "b", "no", "b"]);
-        assert!(split.without_backend("b", "no"));
-        let kept = json!([{ "name": "a", "weight": 1 }, { "name": "no", "weight": 5 }]);
-        assert_eq!(Value::Object(split.then), json!({ "backend": kept }));
+        assert_eq!(split.backends().collect::<Vec<_>>(), ["a", "b", "b"]);
+        assert!(split.without_backend("b"));
+        let kept = json!([{ "name": "a", "weight": 1 }, { "respond": 500, "weight": 5 }]);
+        assert_eq!(Value::Object(split.then.clone()), json!({ "backend": kept }));
+        assert!(split.without_backend("a") && split.then == refused());
         let mut one = draft(json!({ "backend": "a", "retries": {} }));
-        assert!(one.without_backend("a", "no"));
+        assert!(one.without_backend("a"));
         assert_eq!(one.then, refused());
         let mut relay = Draft { path: None, ..draft(json!({ "backend": "a" })) };
-        assert!(!relay.without_backend("a", "no"));
+        assert!(!relay.without_backend("a"));
     }
 
     #[test]

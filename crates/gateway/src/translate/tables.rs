@@ -8,15 +8,13 @@ use propylon_config::{PUSHED_JSON, Problem, Severity, Source};
 use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
-use super::backends::{Backends, REFUSALS};
+use super::backends::Backends;
 use super::budget;
 use super::draft::{Draft, refused};
 use super::gateways::{Gateways, Mode};
 use crate::conditions::Trouble;
 use crate::settings::Settings;
 
-/// The listener of refusals.
-const REFUSING: &str = "refusals";
 /// Words by which a text is taken for a key, and refused as one.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 
@@ -203,8 +201,7 @@ impl Parts<'_, '_> {
                 let what = format!("backend {name}: {what}");
                 self.routes[route].unresolved(Trouble::new("UnsupportedValue", what));
             }
-            self.backends.has_refusals |= draft.path.is_some() && draft.then["backend"].is_array();
-            draft.without_backend(name, REFUSALS[0].0)
+            draft.without_backend(name)
         });
     }
 
@@ -226,7 +223,7 @@ pub(super) struct Text {
 impl Text {
     pub fn new(settings: &Settings, parts: &Parts<'_, '_>) -> Text {
         let mut base = settings.base.clone();
-        let mut own_routes = match base.remove("route") {
+        let own_routes = match base.remove("route") {
             Some(Value::Array(routes)) => routes,
             _ => Vec::new(),
         };
@@ -239,9 +236,6 @@ impl Text {
         for section in ["listener", "tls", "backend"] {
             let own = base.remove(section).and_then(|value| value.as_object().cloned());
             own_tables.insert(section, own.unwrap_or_default());
-        }
-        if parts.backends.has_refusals {
-            refusals(settings, &mut own_tables, &mut own_routes);
         }
         for (key, value) in &base {
             text.line(&format!("{}:{value},", json!(key)), Owner::Nobody);
@@ -294,21 +288,6 @@ impl Text {
             self.line(&line, owner);
         }
         self.line("},", Owner::Nobody);
-    }
-}
-
-/// Adds the listener of refusals, with its backends and routes.
-fn refusals(settings: &Settings, tables: &mut BTreeMap<&str, Map<String, Value>>, routes: &mut Vec<Value>) {
-    let [first, second, _] = settings.refusal_ports();
-    let ports = [first, second];
-    let bind = ports.map(|port| format!("127.0.0.1:{port}"));
-    tables.entry("listener").or_default().insert(REFUSING.into(), json!({ "bind": bind }));
-    for ((name, status), port) in REFUSALS.iter().zip(ports) {
-        let table = json!({ "servers": [format!("127.0.0.1:{port}")] });
-        tables.entry("backend").or_default().insert((*name).into(), table);
-        routes.push(json!({
-            "name": name, "listener": REFUSING, "match": { "port": port }, "respond": { "status": status },
-        }));
     }
 }
 

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use propylon_config::{
     Action, At, Auth, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
     Priority, Problem, Proof, Proofs, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky,
-    Steps, TlsFact, TlsGroup, TlsSuite,
+    SideTo, Steps, TlsFact, TlsGroup, TlsSuite,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -516,7 +516,10 @@ impl Explanation<'_> {
     fn describe_split(&self, route: &Route, line: &mut impl FnMut(&str, &str)) {
         let Some(split) = &route.steps.split else { return };
         let whole: u64 = split.sides.iter().map(|side| u64::from(side.weight)).sum();
-        let side = |side: &Side| format!("{} {} of {whole}", self.config.backends[side.backend.0].name, side.weight);
+        let side = |side: &Side| match side.to {
+            SideTo::Backend(id) => format!("{} {} of {whole}", self.config.backends[id.0].name, side.weight),
+            SideTo::Respond(status) => format!("an answer of {status} {} of {whole}", side.weight),
+        };
         line("split", &split.sides.iter().map(side).collect::<Vec<String>>().join(", "));
         match &split.sticky {
             Some(SideSticky::Cookie(cookie)) => {
@@ -589,7 +592,8 @@ impl Explanation<'_> {
                 let steps = self.taken().map(|taken| &self.config.routes[taken].steps);
                 self.describe_backend("backend", *first, line);
                 let others = steps.and_then(|steps| steps.split.as_ref()).into_iter().flat_map(|split| &split.sides);
-                others.skip(1).for_each(|side| self.describe_backend("backend", side.backend, line));
+                let others = others.filter_map(Side::backend);
+                others.skip(1).for_each(|backend| self.describe_backend("backend", backend, line));
                 if let Some(fallback) = steps.and_then(|steps| steps.fallback) {
                     self.describe_backend("fallback", fallback, line);
                 }

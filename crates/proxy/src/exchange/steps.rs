@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use propylon_config::{Action, BackendId, Respond};
+use propylon_config::{Action, BackendId, Respond, SideTo};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
@@ -222,11 +222,14 @@ async fn forward(
         }
     }
     let chosen = match &steps.split {
-        None => Some(first),
-        Some(split) => split.choose(&seen(client, request, snapshot), request.client_path()),
+        None => Some(SideTo::Backend(first)),
+        Some(split) => split.choose(&seen(client, request, snapshot), request.client_path()).map(|side| side.to),
     };
     let after = match chosen {
-        Some(chosen) => attempt::forward(client, request, snapshot, snapshot.backend_of(route, chosen)).await,
+        Some(SideTo::Respond(status)) => return answer_status(client, request, snapshot, (&steps, status)),
+        Some(SideTo::Backend(chosen)) => {
+            attempt::forward(client, request, snapshot, snapshot.backend_of(route, chosen)).await
+        }
         None if steps.fallback.is_some() => After::Fallback,
         None => answer_busy(client, request, Fault::NoServer, 1),
     };
@@ -284,10 +287,26 @@ fn respond_here(
     if steps.compress.is_some() && !respond.body.is_empty() {
         return Some(answer_here(client, request, &Answer { body: respond.body.as_bytes(), ..fixed(respond.status) }));
     }
+    let has_page = respond.body.is_empty() && has_page(client, snapshot, (&steps, respond.status));
+    has_page.then(|| answer_status(client, request, snapshot, (&steps, respond.status)))
+}
+
+/// Whether an error of a route with these steps has a form of its own.
+fn has_page(client: &ClientSide<'_>, snapshot: &CoreSnapshot, (steps, status): (&Steps, u16)) -> bool {
     let place = Place { listener: &snapshot.listener(client.listener()).name, route: Some(steps.route) };
-    let has_form = steps.answers.has_form(place, respond.status);
-    (respond.status >= 400 && respond.body.is_empty() && has_form).then(|| {
-        let error = word(client, request, &Error::of(respond.status, ""));
-        answer_here(client, request, &error.answer())
-    })
+    status >= 400 && steps.answers.has_form(place, status)
+}
+
+/// Answers with a status, and with the page of it where there is one.
+fn answer_status(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    (steps, status): (&Steps, u16),
+) -> After {
+    if !has_page(client, snapshot, (steps, status)) {
+        return answer_here(client, request, &Answer::plain(status));
+    }
+    let error = word(client, request, &Error::of(status, ""));
+    answer_here(client, request, &error.answer())
 }
