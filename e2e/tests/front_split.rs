@@ -159,6 +159,75 @@ fn an_answer_in_the_place_of_a_backend_gets_its_share_and_nothing_more() {
 }
 
 #[test]
+fn a_backend_of_a_list_gets_and_gives_fields_of_its_own_and_a_fallback_has_none_of_them() {
+    let echo = || {
+        Origin::answering(|request| {
+            let body = String::from_utf8_lossy(request).into_owned();
+            let head = "HTTP/1.1 200 OK\r\nX-Powered-By: php\r\nVary: Origin\r\nX-Said: server\r\nContent-Length: ";
+            format!("{head}{}\r\n\r\n{body}", body.len()).into_bytes()
+        })
+    };
+    let (a, b, spare) = (echo(), echo(), echo());
+    let backends = [
+        backend("a", &[a.address()], "retries = 0"),
+        backend("b", &[b.address()], "protocol = \"http1\""),
+        backend("down", &[dead()], "retries = 0"),
+        backend("spare", &[spare.address()], ""),
+    ];
+    let changes = |name: &str| {
+        format!(
+            "request = {{ set = {{ X-Set = \"{name}\", X-Own = \"{name}\" }}, append = {{ X-Way = \"{name}\" }}, remove = [\"X-Gone\", \"X-Server\"] }}, \
+             response = {{ set = {{ X-Said = \"{name}\" }}, append = {{ Vary = \"X-{name}\" }}, remove = [\"X-Powered-By\"] }}"
+        )
+    };
+    let rules = "request = { set = { X-Set = \"route\", X-Kept = \"route\" }, append = { X-Way = \"route\" }, add = { X-Server = \"{upstream.server}\" } }\n\
+                 response = { set = { X-Said = \"route\" } }";
+    let list = format!(
+        "backend = [{{ name = \"a\", {} }}, {{ name = \"b\" }}, {{ name = \"a\", request = {{ set = {{ X-Own = \"again\" }} }} }}]",
+        changes("a")
+    );
+    let failing = format!(
+        "[[route]]\npath = \"/down\"\nfallback = \"spare\"\n{rules}\nbackend = [{{ name = \"down\", {} }}]\n",
+        changes("down")
+    );
+    let engine = Engine::start(&config(&backends, &format!("{list}\n{rules}\n{failing}")));
+    let fields = "X-Gone: client\r\nX_Own: forged\r\nX-Way: client\r\nX-Set: client\r\n";
+    let mut seen = std::collections::BTreeMap::new();
+    let mut client = engine.client("plain");
+    for _ in 0..3 {
+        let response = client.ask(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        let own = http::values(&response.text(), "X-Own").join(",");
+        seen.insert(own, (response.text(), response.head.clone()));
+    }
+    let check = |own: &str, (text, head): &(String, String)| {
+        let of = |name: &str| http::values(text, name).join(",");
+        let said = |name: &str| http::values(head, name).join(",");
+        let is_a = own == "a";
+        assert_eq!(of("X-Set"), if is_a { "a" } else { "route" }, "{text}");
+        assert_eq!(of("X-Way"), if is_a { "client, route, a" } else { "client, route" }, "{text}");
+        assert_eq!((of("X-Kept").as_str(), of("X-Gone").is_empty()), ("route", is_a), "{text}");
+        assert_eq!(of("X-Server").is_empty(), is_a, "{text}");
+        assert_eq!(said("X-Said"), if is_a { "a" } else { "route" }, "{head}");
+        assert_eq!(said("Vary"), if is_a { "Origin, X-a" } else { "Origin" }, "{head}");
+        assert_eq!(said("X-Powered-By").is_empty(), is_a, "{head}");
+    };
+    assert_eq!(seen.keys().map(String::as_str).collect::<Vec<_>>(), ["", "a", "again"]);
+    seen.iter().for_each(|(own, exchanged)| check(own, exchanged));
+    // Over HTTP/2, with TLS.
+    for _ in 0..3 {
+        let lines = ["-HX-Gone: client", "-HX-Way: client", "-HX-Set: client"];
+        let said = curl(&[&["-sk", "--http2", "-D-"], &lines[..], &[&engine.url("web")]].concat()).ok().text();
+        let (head, text) = said.split_once("\r\n\r\n").expect("a head");
+        check(&http::values(text, "X-Own").join(","), &(text.to_owned(), format!("{head}\r\n\r\n")));
+    }
+    // The fallback gets what the route says, and gives it.
+    let response = client.ask(format!("GET /down HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+    assert_eq!(response.status, 200);
+    check("", &(response.text(), response.head.clone()));
+    assert!(response.text().contains("X-Server: "), "{}", response.text());
+}
+
+#[test]
 fn a_cookie_keeps_a_client_at_its_side() {
     let (engine, _origins) = two(&format!("{SPLIT}\nsticky = {{ cookie = \"side\", ttl = \"1h\" }}"));
     let mut client = engine.client("plain");

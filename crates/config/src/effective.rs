@@ -245,9 +245,17 @@ pub fn route(config: &Config, route: &Route) -> Value {
 fn forwarding(config: &Config, steps: &Steps, value: &mut Value) {
     let name = |id: BackendId| json!(config.backends[id.0].name);
     if let Some(split) = &steps.split {
-        let side = |side: &Side| match side.to {
-            SideTo::Backend(id) => json!({ "name": name(id), "weight": side.weight }),
-            SideTo::Respond(status) => json!({ "respond": status, "weight": side.weight }),
+        let side = |side: &Side| {
+            let mut value = match side.to {
+                SideTo::Backend(id) => json!({ "name": name(id), "weight": side.weight }),
+                SideTo::Respond(status) => json!({ "respond": status, "weight": side.weight }),
+            };
+            for (key, changes) in [("request", &side.request), ("response", &side.response)] {
+                if !changes.is_empty() {
+                    value[key] = shown(changes);
+                }
+            }
+            value
         };
         value["backend"] = split.sides.iter().map(side).collect();
         match &split.sticky {
@@ -533,7 +541,7 @@ mod tests {
         backend = "raw"
         [[route]]
         path = "/split"
-        backend = [{ name = "app", weight = 90 }, { name = "quick" }, { respond = 503, weight = 2 }]
+        backend = [{ name = "app", weight = 90, request = { set = { X-Side = "app" }, add = { X-More = "{client.ip}" }, append = { X-Way = "app" }, remove = ["X-Debug"] }, response = { set = { X-From = "app" }, add = { Link = "</b>" }, append = { Vary = "X-Side" }, remove = ["X-Powered-By"] } }, { name = "quick" }, { respond = 503, weight = 2 }]
         sticky = { cookie = "side", ttl = "1h", secure = true, http_only = false, same_site = "strict", path = "/split" }
         fallback = "grpc"
         timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
@@ -753,7 +761,14 @@ mod tests {
     fn a_split_is_shown_as_it_was_written() {
         let shown = effective("a.toml", EVERYTHING);
         let split = route_of(&shown, &json!("/split"));
-        let [app, quick] = [json!({ "name": "app", "weight": 90 }), json!({ "name": "quick", "weight": 1 })];
+        let request = json!({
+            "set": { "X-Side": "app" }, "add": { "X-More": "{client.ip}" }, "append": { "X-Way": "app" }, "remove": ["X-Debug"]
+        });
+        let response = json!({
+            "set": { "X-From": "app" }, "add": { "Link": "</b>" }, "append": { "Vary": "X-Side" }, "remove": ["X-Powered-By"]
+        });
+        let app = json!({ "name": "app", "weight": 90, "request": request, "response": response });
+        let quick = json!({ "name": "quick", "weight": 1 });
         assert_eq!(split["backend"], json!([app, quick, { "respond": 503, "weight": 2 }]));
         assert_eq!((&split["sticky"]["ttl"], &split["fallback"]), (&json!("1h"), &json!("grpc")));
         assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));

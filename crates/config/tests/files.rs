@@ -261,8 +261,13 @@ fn answers_reach_the_model(config: &Config, fixed: &Route) {
 
 fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let split = steps.split.as_ref().expect("a split");
-    let of = |to, weight| Side { to, weight };
-    assert_eq!(split.sides, [of(SideTo::Backend(BackendId(1)), 3), of(SideTo::Respond(503), 1)]);
+    let places: Vec<_> = split.sides.iter().map(|side| (side.to, side.weight)).collect();
+    assert_eq!(places, [(SideTo::Backend(BackendId(1)), 3), (SideTo::Respond(503), 1)]);
+    let (request, response) = (&split.sides[0].request, &split.sides[0].response);
+    assert_eq!(
+        (&*request.set[0].name, &*request.remove, &*response.add[0].name),
+        ("X-Side", &["X-A".into()][..], "Link")
+    );
     let Some(SideSticky::Cookie(cookie)) = &split.sticky else { panic!("a cookie") };
     let said = (cookie.cookie.as_str(), cookie.secure, cookie.same_site);
     assert_eq!((said, steps.fallback), (("side", CookieSecure::Never, SameSite::Strict), Some(BackendId(0))));

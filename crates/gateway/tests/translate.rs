@@ -438,6 +438,35 @@ fn the_share_of_a_backend_that_is_none_is_answered_with_500() {
 }
 
 #[test]
+fn a_backend_of_a_rule_has_changes_of_fields_of_its_own() {
+    let mut world = world();
+    let set = |kind: &str, key: &str, value: &str| json!([{ "type": kind, key: { "set": [{ "name": "X-A", "value": value }], "remove": ["X-B"] } }]);
+    let asks = |value: &str| set("RequestHeaderModifier", "requestHeaderModifier", value);
+    let answers = set("ResponseHeaderModifier", "responseHeaderModifier", "{1}");
+    let references = json!([
+        { "name": "v1", "port": 80, "weight": 3, "filters": asks("1") },
+        { "name": "v1", "port": 80, "weight": 2, "filters": asks("2") },
+        { "name": "v2", "port": 80, "filters": answers }, { "name": "missing", "port": 80, "filters": asks("1") },
+    ]);
+    let one = json!([{ "name": "v1", "port": 80, "filters": asks("1") }]);
+    let rule = |path: &str, references: &Value, filters: Value| json!({ "matches": [{ "path": { "value": path } }], "backendRefs": references, "filters": filters });
+    let mut mirrored = references.clone();
+    mirrored[0]["filters"] = json!([{ "type": "RequestMirror", "requestMirror": { "backendRef": to("v2")[0] } }]);
+    let rules =
+        json!([rule("/a", &references, json!([])), rule("/b", &one, asks("0")), rule("/c", &mirrored, json!([]))]);
+    route(&mut world, "infra/r", json!({ "rules": rules }));
+    let outcome = translated(&world);
+    let of = |value: &str| json!({ "set": { "X-A": value }, "remove": ["X-B"] });
+    let v1 = |value: &str, weight: u32| json!({ "name": "infra_v1_80", "weight": weight, "request": of(value) });
+    let v2 = json!({ "name": "infra_v2_80", "weight": 1, "response": of("{{1}}") });
+    let found = routes(&outcome);
+    let named = |path: &str| found.iter().find(|route| route["path"] == path).unwrap();
+    assert_eq!(named("/a")["backend"], json!([v1("1", 3), v1("2", 2), v2, { "respond": 500, "weight": 1 }]));
+    assert_eq!((&named("/b")["backend"], &named("/b")["request"]), (&json!([v1("1", 1)]), &of("0")));
+    assert_eq!(named("/c")["respond"], json!({ "status": 500 }));
+}
+
+#[test]
 fn requests_stay_with_the_most_specific_listener() {
     let mut world = world();
     let listener = |name: &str, host: &str| json!({ "name": name, "port": 80, "protocol": "HTTP", "hostname": host });

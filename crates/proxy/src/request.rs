@@ -16,7 +16,7 @@ use propylon_net::buffer::Buffer;
 use propylon_steps::pace::Pace;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
-use propylon_steps::{Changed, RequestChange, Steps};
+use propylon_steps::{Changed, RequestChange, ResponseChange, Steps};
 
 use crate::copies::Passing;
 use crate::trace::Trace;
@@ -204,8 +204,10 @@ impl Request {
 
     /// The request as far as its response's lines go by it, the response, and lines of ours.
     pub fn asked<'a>(&'a mut self, listener: &'a Listener) -> (Asked<'a>, &'a mut ResponseHead, &'a mut Vec<u8>) {
-        let Request { head, text, steps, response, lines, id_text, note, .. } = self;
-        let asked = Asked { listener, head, text, id: id(id_text, note.id_bytes), steps: steps.as_deref() };
+        let Request { head, text, steps, changed, response, lines, id_text, note, .. } = self;
+        let change = response_change(steps.as_deref(), changed.as_deref()).map(|change| &**change);
+        let id = id(id_text, note.id_bytes);
+        let asked = Asked { listener, head, text, id, steps: steps.as_deref(), change };
         (asked, response, lines)
     }
 
@@ -218,7 +220,14 @@ impl Request {
     /// Whether trailers stay here: a server that merges them into the head must not be led by one with a name that the
     /// route writes or removes.
     pub fn drops_trailers(&self) -> bool {
+        let side = self.changed.as_ref().and_then(|changed| changed.side.as_ref());
         self.steps.as_ref().and_then(|steps| steps.request.as_ref()).is_some_and(RequestChange::changes_fields)
+            || side.is_some_and(|side| side.changes_fields())
+    }
+
+    /// Changes of a server's response: those of its side, which have the route's in them, or else the route's.
+    pub fn response_change(&self) -> Option<&Rc<ResponseChange>> {
+        response_change(self.steps.as_deref(), self.changed.as_deref())
     }
 
     /// Moves the head's bytes out of the inbox: its body comes next there. `waited`: they have not come all at once.
@@ -228,6 +237,13 @@ impl Request {
         inbox.consume(length);
         self.note.bytes_received = length as u64;
         self.note.head_us = if waited { self.started.elapsed().as_micros() as u64 } else { 0 };
+    }
+}
+
+fn response_change<'a>(steps: Option<&'a Steps>, changed: Option<&'a Changed>) -> Option<&'a Rc<ResponseChange>> {
+    match changed.and_then(|changed| changed.side.as_ref()) {
+        Some(side) => side.response.as_ref(),
+        None => steps?.response.as_ref(),
     }
 }
 

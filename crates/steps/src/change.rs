@@ -7,12 +7,13 @@
 use propylon_config::canonical::rooted;
 use propylon_config::{
     CookieChanges, Fact, FieldChanges, Forwarded, HostChange, Listener, LocationChange, PathRules, Piece, QueryChanges,
-    RequestHeader, Route, SecurityHeaders,
+    RequestHeader, ResponseChanges, Route, SecurityHeaders,
 };
 use propylon_http::h1::{Field, Fields, Name, Reject, RequestHead, is_believed, write_line};
 
 use crate::cookie::change_cookie;
 use crate::facts::{Changed, Facts};
+use crate::side::SideChange;
 use crate::target::{PathRewrite, change_query};
 
 /// Writes a fact, in printable ASCII; false where it is not known.
@@ -43,9 +44,9 @@ pub struct ResponseChange {
 
 /// Changes of fields, compiled.
 #[derive(Default)]
-struct FieldSteps {
+pub(crate) struct FieldSteps {
     /// Names of which no line goes on as it came.
-    withheld: Vec<String>,
+    pub(crate) withheld: Vec<String>,
     append: Vec<RequestHeader>,
     lines: Vec<Written>,
     /// Lines with a fact about the server.
@@ -59,7 +60,7 @@ enum Written {
 }
 
 impl FieldSteps {
-    fn of(changes: &FieldChanges) -> FieldSteps {
+    pub(crate) fn of(changes: &FieldChanges) -> FieldSteps {
         let replaced = changes.set.iter().chain(&changes.append).map(|line| &line.name);
         let withheld = replaced.chain(&changes.remove).cloned().collect();
         let mut steps = FieldSteps { withheld, append: changes.append.clone(), ..FieldSteps::default() };
@@ -76,17 +77,24 @@ impl FieldSteps {
         steps
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.withheld.is_empty() && self.lines.is_empty() && self.of_server.is_empty()
     }
 
     /// Whether lines of this name do not go on as they came.
-    fn withholds(&self, name: &[u8]) -> bool {
+    pub(crate) fn withholds(&self, name: &[u8]) -> bool {
         self.withheld.iter().any(|withheld| name.eq_ignore_ascii_case(withheld.as_bytes()))
     }
 
+    /// Lines without those that do not go on.
+    pub(crate) fn without(&self, lines: &[u8]) -> Vec<u8> {
+        let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii().to_vec();
+        let is_kept = |line: &&[u8]| !self.withholds(&name(line));
+        lines.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
+    }
+
     /// Writes lists that are made longer. `list` has the elements that are there.
-    fn write_lists(&self, list: impl Fn(&str) -> Vec<u8>, tell: &Tell<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn write_lists(&self, list: impl Fn(&str) -> Vec<u8>, tell: &Tell<'_>, out: &mut Vec<u8>) {
         for line in &self.append {
             let (list, mut added) = (list(&line.name), Vec::new());
             let is_known = write_value(&line.value, tell, &mut added);
@@ -98,7 +106,7 @@ impl FieldSteps {
         }
     }
 
-    fn write_lines(&self, tell: &Tell<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn write_lines(&self, tell: &Tell<'_>, out: &mut Vec<u8>) {
         for line in &self.lines {
             match line {
                 Written::Fixed(lines) => out.extend_from_slice(lines),
@@ -107,8 +115,9 @@ impl FieldSteps {
         }
     }
 
-    fn write_lines_of_server(&self, tell: &Tell<'_>, out: &mut Vec<u8>) {
-        for line in &self.of_server {
+    /// Writes the lines with a fact about the server that go on by their names.
+    pub(crate) fn write_lines_of_server(&self, goes_on: impl Fn(&str) -> bool, tell: &Tell<'_>, out: &mut Vec<u8>) {
+        for line in self.of_server.iter().filter(|line| goes_on(&line.name)) {
             write_made(line, tell, out);
         }
     }
@@ -237,17 +246,21 @@ impl RequestChange {
         tell: &Tell<'_>,
         out: &mut Vec<u8>,
     ) {
-        let goes_on = |field: &Field| match field.kind {
-            Name::XForwardedOther => forwarded == Forwarded::Append,
-            kind => field.forward && is_believed(kind, forwarded),
-        };
-        self.fields.write_lists(|name| fields.list(text, name, goes_on), tell, out);
+        self.fields.write_lists(|name| fields.list(text, name, goes_on(forwarded)), tell, out);
         self.fields.write_lines(tell, out);
     }
 
-    /// Writes the lines with facts about the server that the request goes to.
-    pub fn write_lines_of_server(&self, tell: &Tell<'_>, out: &mut Vec<u8>) {
-        self.fields.write_lines_of_server(tell, out);
+    /// Writes the lines with facts about the server that the request goes to, but for those that its side withholds.
+    pub fn write_lines_of_server(&self, side: Option<&SideChange>, tell: &Tell<'_>, out: &mut Vec<u8>) {
+        self.fields.write_lines_of_server(|name| side.is_none_or(|side| !side.withholds(name)), tell, out);
+    }
+}
+
+/// Whether a field goes on to servers. `forwarded`: how its client's word is taken.
+pub(crate) fn goes_on(forwarded: Forwarded) -> impl Fn(&Field) -> bool {
+    move |field| match field.kind {
+        Name::XForwardedOther => forwarded == Forwarded::Append,
+        kind => field.forward && is_believed(kind, forwarded),
     }
 }
 
@@ -291,7 +304,10 @@ pub struct OwnFields {
 impl ResponseChange {
     /// The changes of a route's responses; `None` where there are none.
     pub fn of(route: &Route) -> Option<ResponseChange> {
-        let (changes, security) = (&route.steps.response, route.steps.security_headers);
+        ResponseChange::new(&route.steps.response, route.steps.security_headers)
+    }
+
+    pub(crate) fn new(changes: &ResponseChanges, security: Option<SecurityHeaders>) -> Option<ResponseChange> {
         if changes.is_empty() && security.is_none() {
             return None;
         }
@@ -396,7 +412,7 @@ impl ResponseChange {
 
     fn write_rest(&self, has: impl Fn(&str) -> bool, is_tls: bool, tell: &Tell<'_>, out: &mut Vec<u8>) {
         self.fields.write_lines(tell, out);
-        self.fields.write_lines_of_server(tell, out);
+        self.fields.write_lines_of_server(|_| true, tell, out);
         for field in self.security.iter().filter(|field| is_tls || !field.of_tls) {
             if !has(field.name) && (field.unless.is_empty() || !has(field.unless)) {
                 write_line(field.name.as_bytes(), field.value.as_bytes(), out);
@@ -411,9 +427,7 @@ impl ResponseChange {
 
     /// Lines of trailers without the fields that do not go on in a head either.
     pub fn kept_trailers(&self, lines: Vec<u8>) -> Vec<u8> {
-        let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii().to_vec();
-        let is_kept = |line: &&[u8]| !self.fields.withholds(&name(line));
-        lines.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
+        if lines.is_empty() { lines } else { self.fields.without(&lines) }
     }
 
     /// Fields of an answer of Propylon's own, changed. Its Content-Type is replaced and not removed.

@@ -7,15 +7,17 @@ use propylon_config::{Fact, PathPattern};
 use propylon_http::h1::{ClientAddress, HOST_BYTES_MAX, RequestHead};
 
 use crate::grpc_web::Call;
+use crate::side::SideChange;
 
 /// A request of a route that changes it or its response.
-#[derive(Debug)]
 pub struct Changed {
     /// Path that the client has asked for, in canonical form, and its query, with a `?` if there is one; none while
     /// they are those of the head.
     asked: Option<(Vec<u8>, Vec<u8>)>,
     /// Lines for its servers.
     pub lines: Vec<u8>,
+    /// Changes of the side that it goes to, where that has some.
+    pub side: Option<Rc<SideChange>>,
     /// The call of gRPC-Web that the request was.
     pub call: Option<Call>,
     /// Paths that the route matches, as they are written.
@@ -29,7 +31,7 @@ pub struct Changed {
 impl Changed {
     /// A request that nothing has been changed of, of a route with these paths ([`route_path`]).
     pub fn of(route: Rc<str>, (peer, source): (SocketAddr, IpAddr), is_tls: bool) -> Changed {
-        Changed { asked: None, lines: Vec::new(), call: None, route, peer, source, is_tls }
+        Changed { asked: None, lines: Vec::new(), side: None, call: None, route, peer, source, is_tls }
     }
 
     /// Path that the client has asked for, in canonical form. `head` is the request's, whatever has become of it.

@@ -25,6 +25,7 @@ pub mod request_id;
 pub mod response;
 pub mod retry;
 pub mod sentence;
+pub mod side;
 pub mod split;
 pub mod sticky;
 mod target;
@@ -58,7 +59,7 @@ pub struct Steps {
     /// Changes of requests on their way to servers.
     pub request: Option<RequestChange>,
     /// Changes of responses on their way to clients.
-    pub response: Option<ResponseChange>,
+    pub response: Option<Rc<ResponseChange>>,
     /// Change of the path that a redirect leads to.
     pub redirect: Option<PathRewrite>,
     /// Index of the route.
@@ -120,7 +121,7 @@ impl Steps {
         let (user_limits, limits) = limits.into_iter().partition(Limiter::is_of_users);
         (has_steps || listeners_have_steps(config, route)).then(|| Steps {
             request: RequestChange::of(route),
-            response: ResponseChange::of(route),
+            response: ResponseChange::of(route).map(Rc::new),
             redirect,
             route: index,
             route_path: route_path(&route.path),
@@ -130,7 +131,7 @@ impl Steps {
             user_limits,
             compress: steps.compress.clone(),
             coded: Default::default(),
-            split: steps.split.as_ref().map(|split| Split::of(split, config, random)),
+            split: steps.split.as_ref().map(|split| Split::of((route, split), config, random)),
             fallback: steps.fallback,
             time_limit: steps.timeouts.request,
             retries: steps.retries.as_ref().map(Retries::of),
@@ -145,14 +146,6 @@ impl Steps {
 }
 
 impl Steps {
-    /// Lines of a response's trailers that the route lets go on.
-    pub fn kept_trailers(&self, lines: Vec<u8>) -> Vec<u8> {
-        match &self.response {
-            Some(change) if !lines.is_empty() => change.kept_trailers(lines),
-            _ => lines,
-        }
-    }
-
     /// Path and query that a redirect of the route leads to; `None` where it does not change the request's.
     ///
     /// # Errors

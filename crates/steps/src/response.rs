@@ -4,7 +4,7 @@ use propylon_config::Listener;
 use propylon_http::h1::{RequestHead, ResponseHead, write_line};
 
 use crate::answers::Place;
-use crate::{Steps, cors};
+use crate::{ResponseChange, Steps, cors};
 
 /// Fields of a response that go on with the page that takes its place: the client cannot do without them.
 const KEPT_FIELDS: [&str; 3] = ["allow", "retry-after", "www-authenticate"];
@@ -20,6 +20,8 @@ pub struct Asked<'a> {
     pub id: Option<&'a str>,
     /// Steps of its route.
     pub steps: Option<&'a Steps>,
+    /// Changes of its response, by its route and the side that it has gone to.
+    pub change: Option<&'a ResponseChange>,
 }
 
 impl<'a> Asked<'a> {
@@ -53,9 +55,11 @@ impl<'a> Asked<'a> {
     /// Changes an interim response of a server (1xx): what the final one would be kept from does not go on here either,
     /// and what is added comes with that.
     pub fn amend_interim(&self, response: &mut ResponseHead, text: &[u8]) {
-        let Some(steps) = self.steps else { return };
+        if self.steps.is_none() {
+            return;
+        }
         self.withhold_ours(response, text);
-        if let Some(change) = &steps.response {
+        if let Some(change) = self.change {
             change.withhold(&mut response.fields, text);
         }
     }

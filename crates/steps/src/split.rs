@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::rc::Rc;
 
-use propylon_config::{self as config, BackendId, Config, CookieSecure, HashKey, SameSite, SideSticky, SideTo};
+use propylon_config::{self as config, BackendId, Config, CookieSecure, HashKey, Route, SameSite, SideSticky, SideTo};
 use propylon_http::h1::{Fields, cookies};
 use propylon_policy::balance::key_of;
 use propylon_policy::split::Turns;
 
 use crate::conditions::Request;
+use crate::side::SideChange;
 use crate::sticky;
 
 /// Cookies of one name that are read per request: a browser sends those of all paths.
@@ -25,6 +27,8 @@ pub struct Split {
 /// One of the places that requests are divided among.
 pub struct Side {
     pub to: SideTo,
+    /// Changes of what goes there, and of what comes from there.
+    pub change: Option<Rc<SideChange>>,
     weight: u32,
     /// Value of the cookie that names the side; without stickiness by cookie of no meaning, and none of an answer.
     value: Option<String>,
@@ -72,10 +76,15 @@ impl CookieLines {
 
 impl Split {
     /// `random` decides with which turn it begins.
-    pub fn of(split: &config::Split, config: &Config, random: u64) -> Split {
+    pub fn of((route, split): (&Route, &config::Split), config: &Config, random: u64) -> Split {
         let weights: Vec<u32> = split.sides.iter().map(|side| side.weight).collect();
         let value = |id: BackendId| format!("{:016x}", key_of(config.backends[id.0].name.as_bytes()));
-        let side = |side: &config::Side| Side { to: side.to, weight: side.weight, value: side.backend().map(value) };
+        let side = |side: &config::Side| Side {
+            to: side.to,
+            change: SideChange::of(route, side),
+            weight: side.weight,
+            value: side.backend().map(value),
+        };
         Split {
             sides: split.sides.iter().map(side).collect(),
             turns: Turns::new(&weights, random).map(RefCell::new),
@@ -111,6 +120,11 @@ impl Split {
     pub fn has_cookie_of(&self, backend: BackendId, fields: &Fields, text: &[u8]) -> bool {
         let Sticky::Cookie(cookie) = &self.sticky else { return true };
         self.named(&cookie.cookie, fields, text).is_some_and(|side| self.sides[side].to == SideTo::Backend(backend))
+    }
+
+    /// Whether sides have changes of their own.
+    pub fn has_changes(&self) -> bool {
+        self.sides.iter().any(|side| side.change.is_some())
     }
 
     /// Whether clients keep to their sides by cookies.
@@ -195,7 +209,7 @@ mod tests {
         );
         let source = Source { name: "f".into(), base: PathBuf::from("/"), text: text.clone() };
         let (config, _) = propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{text}{problems:?}"));
-        Split::of(config.routes[0].steps.split.as_ref().unwrap(), &config, 4)
+        Split::of((&config.routes[0], config.routes[0].steps.split.as_ref().unwrap()), &config, 4)
     }
 
     /// Counts of the two sides, for so many requests with these lines, each from its own address.

@@ -170,6 +170,50 @@ impl FieldChanges {
         self.written().map(|line| line.name.as_str()).chain(self.remove.iter().map(String::as_str))
     }
 
+    /// These changes, and then others: of a field that both write the latter say what it is.
+    pub fn then(&self, after: &FieldChanges) -> FieldChanges {
+        let mut both = self.clone();
+        for line in &after.set {
+            both.forget(&line.name);
+            both.set.push(line.clone());
+        }
+        for name in &after.remove {
+            both.forget(name);
+            both.remove.push(name.clone());
+        }
+        for line in &after.add {
+            // Another line of what has been removed is the only one.
+            let is_removed = both.remove.iter().any(|name| name.eq_ignore_ascii_case(&line.name));
+            both.remove.retain(|name| !name.eq_ignore_ascii_case(&line.name));
+            if is_removed { &mut both.set } else { &mut both.add }.push(line.clone());
+        }
+        for line in &after.append {
+            both.append(line);
+        }
+        both
+    }
+
+    fn forget(&mut self, name: &str) {
+        for lines in [&mut self.set, &mut self.add, &mut self.append] {
+            lines.retain(|line| !line.name.eq_ignore_ascii_case(name));
+        }
+        self.remove.retain(|removed| !removed.eq_ignore_ascii_case(name));
+    }
+
+    /// Adds an element to a list. A line of its own says the same as one more element (RFC 9110 §5.3), where others
+    /// have been written.
+    fn append(&mut self, line: &RequestHeader) {
+        let is_named = |name: &str| name.eq_ignore_ascii_case(&line.name);
+        if self.remove.iter().any(|name| is_named(name)) {
+            self.remove.retain(|name| !is_named(name));
+            self.set.push(line.clone());
+        } else if self.written().any(|written| is_named(&written.name)) {
+            self.add.push(line.clone());
+        } else {
+            self.append.push(line.clone());
+        }
+    }
+
     /// Fields that are written.
     pub fn written(&self) -> impl Iterator<Item = &RequestHeader> {
         self.set.iter().chain(&self.add).chain(&self.append)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::{Action, BackendId, HashKey, Route, Sticky};
+use super::{Action, BackendId, FieldChanges, HashKey, Route, Sticky};
 use crate::shown;
 
 /// Division of a route's requests among backends.
@@ -24,6 +24,10 @@ pub struct Side {
     pub to: SideTo,
     /// Share of the requests, beside the other sides' weights. Default 1; 0 gets none.
     pub weight: u32,
+    /// Changes of fields of its requests, after those of the route. Default none.
+    pub request: FieldChanges,
+    /// Changes of fields of what its servers answer, after those of the route. Default none.
+    pub response: FieldChanges,
 }
 
 impl Side {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    Auth, BackendId, Buffer, Compress, Cors, Errors, Hedge, Limit, Mirror, Priority, RequestChanges, ResponseChanges,
-    Retries, RouteTimeouts, SecurityHeaders, Side, Split, ThrottleKey,
+    Auth, BackendId, Buffer, Compress, Cors, Errors, FieldChanges, Hedge, Limit, Mirror, Priority, RequestChanges,
+    ResponseChanges, Retries, RouteTimeouts, SecurityHeaders, Side, Split, ThrottleKey,
 };
 
 /// Steps of a route. Default none: its requests cost nothing more.
@@ -94,6 +94,18 @@ impl Steps {
     /// Backends that the route names, beside the first.
     pub fn named_backends(&self) -> impl Iterator<Item = BackendId> {
         self.other_backends().chain(self.mirror.map(|mirror| mirror.backend))
+    }
+
+    /// Changes of requests' fields: the route's, and those of its sides.
+    pub fn request_fields(&self) -> impl Iterator<Item = &FieldChanges> {
+        let sides = self.split.iter().flat_map(|split| &split.sides);
+        std::iter::once(&self.request.fields).chain(sides.map(|side| &side.request))
+    }
+
+    /// Changes of responses' fields: the route's, and those of its sides.
+    pub fn response_fields(&self) -> impl Iterator<Item = &FieldChanges> {
+        let sides = self.split.iter().flat_map(|split| &split.sides);
+        std::iter::once(&self.response.fields).chain(sides.map(|side| &side.response))
     }
 
     /// Backends that are asked who may come in.

@@ -97,9 +97,9 @@ fn tells(line: &crate::model::RequestHeader, fact: Fact) -> bool {
 
 /// A field that a listener writes itself is not a route's.
 fn own_fields(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
-    let fields = &draft.route.steps.request.fields;
     for (_, listener) in reached(config, &draft.route) {
-        let is_ours = |name: &str| fields.names().any(|changed| changed.eq_ignore_ascii_case(name));
+        let names = || draft.route.steps.request_fields().flat_map(FieldChanges::names);
+        let is_ours = |name: &str| names().any(|changed| changed.eq_ignore_ascii_case(name));
         if let Some(header) = listener.request_headers.iter().find(|header| is_ours(&header.name)) {
             let (name, field) = (shown(&listener.name), shown(&header.name));
             let what = format!("[listener.{name}] writes the field \"{field}\" to all requests");
@@ -112,27 +112,28 @@ fn own_fields(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
 /// A field that another step of the route writes is not changed by the route.
 fn steps_fields(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
     let steps = &draft.route.steps;
-    let changes = |fields: &FieldChanges, name: &str| fields.names().any(|changed| changed.eq_ignore_ascii_case(name));
+    let is_among = |name: &str, changed: &str| changed.eq_ignore_ascii_case(name);
+    let asks = |name: &str| steps.request_fields().flat_map(FieldChanges::names).any(|each| is_among(name, each));
+    let answers = |name: &str| steps.response_fields().flat_map(FieldChanges::names).any(|each| is_among(name, each));
     let told = steps.auth.iter().flat_map(|auth| auth.fields());
-    if let Some(field) = told.into_iter().find(|field| changes(&steps.request.fields, field)) {
+    if let Some(field) = told.into_iter().find(|field| asks(field)) {
         let what =
             format!("`auth` tells servers in the field \"{}\" who it is, and `request` changes it", shown(field));
         report.error(draft.span, what, "give one of the two another name");
     }
     let of_cors = |name: &str| name.to_ascii_lowercase().starts_with("access-control-");
     if steps.cors.is_some()
-        && let Some(field) = steps.response.fields.names().find(|name| of_cors(name))
+        && let Some(field) = steps.response_fields().flat_map(FieldChanges::names).find(|name| of_cors(name))
     {
         let what = format!("`cors` writes \"{}\", and `response` changes it: browsers refuse two", shown(field));
         report.error(draft.span, what, "say it in `cors`, or do without one of the two");
     }
-    if steps.compress.is_some() && changes(&steps.response.fields, "etag") {
+    if steps.compress.is_some() && answers("etag") {
         let what = "`compress` makes weak tags of servers' tags, and `response` changes \"ETag\"";
         report.error(draft.span, what, "do without one of the two: a tag that was set would be one of two bodies");
     }
-    let returned = |listener: &Listener| {
-        listener.request_id.as_ref().is_some_and(|ids| ids.returned && changes(&steps.response.fields, &ids.header))
-    };
+    let returned =
+        |listener: &Listener| listener.request_id.as_ref().is_some_and(|ids| ids.returned && answers(&ids.header));
     if let Some((_, listener)) = reached(config, &draft.route).find(|(_, listener)| returned(listener)) {
         let what = format!(
             "`request_id` of [listener.{}] writes the request's ID to responses, and `response` changes that field",
@@ -187,7 +188,7 @@ pub(crate) fn note_server_names(listeners: &mut [Listener], routes: &[RouteDraft
 /// Facts that a route's changes tell.
 fn told(route: &Route) -> impl Iterator<Item = Fact> {
     let (request, response) = (&route.steps.request, &route.steps.response);
-    let fields = request.fields.written().chain(response.fields.written());
+    let fields = route.steps.request_fields().chain(route.steps.response_fields()).flat_map(FieldChanges::written);
     let all = fields.chain(&request.query.set).chain(&request.query.add);
     let pieces = all.flat_map(|line| &line.value).chain(response.location.iter().flat_map(|change| &change.to));
     pieces.filter_map(|piece| if let Piece::Fact(fact) = piece { Some(*fact) } else { None })

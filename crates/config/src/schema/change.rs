@@ -115,6 +115,22 @@ pub(crate) fn response(mut section: Section<'_, '_>) -> ResponseChanges {
     changes
 }
 
+/// Changes of what goes to a backend of a list.
+pub(crate) fn side_request(mut section: Section<'_, '_>) -> FieldChanges {
+    let errors = section.report.errors();
+    let changes = fields(&mut section, Direction::Request);
+    close(section, errors, changes.is_empty());
+    changes
+}
+
+/// Changes of what comes from a backend of a list.
+pub(crate) fn side_response(mut section: Section<'_, '_>) -> FieldChanges {
+    let errors = section.report.errors();
+    let changes = fields(&mut section, Direction::Response);
+    close(section, errors, changes.is_empty());
+    changes
+}
+
 pub(crate) fn security_headers(section: &mut Section<'_, '_>) -> Option<SecurityHeaders> {
     section.choice("security_headers", &[("strict", SecurityHeaders::Strict)]).map(|found| found.value)
 }

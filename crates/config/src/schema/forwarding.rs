@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::values::{DAY, HOUR, MILLISECOND, seconds, up_to};
-use super::{balance, sticky};
+use super::{balance, change, sticky};
 use crate::context::Context;
 use crate::describe::Form;
 use crate::model::{
@@ -53,7 +53,7 @@ pub(super) fn backend(context: &Context<'_, '_>, section: &mut Section<'_, '_>) 
             if items.len() > SIDES_MAX {
                 report.error(node.span, "`backend` has too many backends", format!("use at most {SIDES_MAX}"));
             }
-            check_sides(report, items, &sides, node);
+            check_sides(report, items, (&sides, matches!(sticky, Some(SideSticky::Cookie(_)))), node);
             Some((sides.iter().find_map(Side::backend)?, Some(Split { sides, sticky })))
         }
         _ => {
@@ -73,6 +73,12 @@ fn side(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Side> {
     let backend = section.string("name").and_then(|found| context.backends.resolve(report, found));
     let answer: Option<Found<u16>> = section.integer("respond", ANSWERS);
     let weight = section.integer_or("weight", WEIGHT, 1);
+    let request = section.table("request").map(change::side_request).unwrap_or_default();
+    let response = section.table("response").map(change::side_response).unwrap_or_default();
+    if let (Some(_), Some(entry)) = (answer, section.entry("request").or(section.entry("response"))) {
+        let what = format!("`{}` of an entry is about a backend, and this one is an answer", entry.key);
+        report.error(entry.key_span, what, "remove it");
+    }
     let (name, respond) = (section.entry("name").is_some(), section.entry("respond").is_some());
     if !name && !respond {
         context.backends.miss();
@@ -87,15 +93,17 @@ fn side(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Side> {
         Some(status) => SideTo::Respond(status.value),
         None => SideTo::Backend(BackendId(backend?)),
     };
-    Some(Side { to, weight })
+    Some(Side { to, weight, request, response })
 }
 
-fn check_sides(report: &Report<'_>, items: &[Node<'_>], sides: &[Side], node: &Node<'_>) {
+fn check_sides(report: &Report<'_>, items: &[Node<'_>], (sides, is_named): (&[Side], bool), node: &Node<'_>) {
     if sides.len() < items.len() {
         return;
     }
     for (place, side) in sides.iter().enumerate() {
-        if sides[..place].iter().any(|earlier| earlier.to == side.to) {
+        let is_same = |other: &Side| (&other.request, &other.response) == (&side.request, &side.response);
+        // A cookie names a backend, and not one of its entries.
+        if sides[..place].iter().any(|earlier| earlier.to == side.to && (is_named || is_same(earlier))) {
             let fix = "remove one of the two, and add their weights up";
             let what = match side.to {
                 SideTo::Backend(_) => "this backend is listed already",

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
 use super::draft::{mark, short};
+use super::filters;
 use super::gateways::keep;
 use super::policies;
 use super::references::{self, Referrer};
@@ -69,7 +70,7 @@ impl<'w> Backends<'w> {
         asking: &Asking<'_>,
         route: &mut RoutePlan<'_>,
     ) -> Map<String, Value> {
-        let mut targets: Vec<(Target, u32)> = Vec::new();
+        let mut targets: Vec<(Target, &BackendRef)> = Vec::new();
         for each in references {
             let target = match self.find(&each.reference, asking) {
                 Ok(target) => target,
@@ -79,7 +80,7 @@ impl<'w> Backends<'w> {
                 }
             };
             if each.weight() > 0 {
-                targets.push((target, each.weight()));
+                targets.push((target, each));
             }
         }
         if targets.iter().all(|(target, _)| matches!(target, Target::Nobody(_))) {
@@ -87,9 +88,15 @@ impl<'w> Backends<'w> {
             return respond(if is_empty { 503 } else { 500 }, asking.is_relay);
         }
         let mut shares: Vec<(Value, u32)> = Vec::new();
-        for (target, weight) in targets {
+        for (target, each) in targets {
+            let weight = each.weight();
             let entry = match target {
-                Target::Backend(name) => json!({ "name": name }),
+                Target::Backend(name) if asking.is_relay => json!({ "name": name }),
+                Target::Backend(name) => {
+                    let mut keys = filters::of_backend(&each.filters);
+                    keys.insert("name".into(), name.into());
+                    keys.into()
+                }
                 // A relay cannot say why it has nobody.
                 Target::Nobody(_) if asking.is_relay => continue,
                 Target::Nobody(status) => json!({ "respond": status }),
@@ -104,7 +111,7 @@ impl<'w> Backends<'w> {
         }
         let is_list = shares.len() > 1;
         let value = match shares.as_mut_slice() {
-            [(entry, _)] => entry["name"].take(),
+            [(entry, _)] if entry.as_object().is_some_and(|keys| keys.len() == 1) => entry["name"].take(),
             _ => shares.into_iter().map(|(entry, weight)| weighted(entry, weight)).collect(),
         };
         let mut keys = Map::from_iter([("backend".to_owned(), value)]);

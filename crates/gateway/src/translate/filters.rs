@@ -47,6 +47,28 @@ pub fn keys(filters: &[&Filter], entrance: Entrance) -> Result<Map<String, Value
     Ok(keys)
 }
 
+/// Whether a filter changes header fields alone.
+pub fn is_of_fields(filter: &Filter) -> bool {
+    ["RequestHeaderModifier", "ResponseHeaderModifier"].contains(&filter.kind.as_str())
+}
+
+/// Keys of an entry of a list of backends for the filters of a backendRef that change header fields.
+pub fn of_backend(filters: &[Filter]) -> Map<String, Value> {
+    let mut keys = Map::new();
+    for filter in filters.iter().filter(|filter| is_of_fields(filter)) {
+        let (key, changes) = match filter.kind.as_str() {
+            "RequestHeaderModifier" => ("request", &filter.request_header_modifier),
+            _ => ("response", &filter.response_header_modifier),
+        };
+        let mut table = Map::new();
+        headers(changes, &mut table);
+        if !table.is_empty() {
+            keys.insert(key.into(), table.into());
+        }
+    }
+    keys
+}
+
 /// A text in which braces stand for themselves, and no fact is named.
 fn literal(text: &str) -> String {
     text.replace('{', "{{").replace('}', "}}")

@@ -83,9 +83,9 @@ fn rule_keys(
     let key_file = backends.settings.sticky_key.as_deref();
     let sticky = rule.session.map(|session| sessions::sticky(session, key_file)).transpose()?;
     let used: Vec<&BackendRef> = rule.backends.iter().filter(|each| each.weight() > 0).collect();
-    let own = used.iter().flat_map(|each| &each.filters);
-    if used.len() > 1 && used.iter().any(|each| !each.filters.is_empty()) {
-        return Err(unsupported("filters of one of several backendRefs are not served yet"));
+    let own = used.iter().flat_map(|each| &each.filters).filter(|filter| !filters::is_of_fields(filter));
+    if used.len() > 1 && own.clone().next().is_some() {
+        return Err(unsupported("filters of one of several backendRefs may change header fields alone"));
     }
     let filters: Vec<&Filter> = rule.filters.iter().chain(own).collect();
     let is_redirect = filters.iter().any(|filter| filter.kind == "RequestRedirect");

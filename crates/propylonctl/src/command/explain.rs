@@ -517,7 +517,11 @@ impl Explanation<'_> {
         let Some(split) = &route.steps.split else { return };
         let whole: u64 = split.sides.iter().map(|side| u64::from(side.weight)).sum();
         let side = |side: &Side| match side.to {
-            SideTo::Backend(id) => format!("{} {} of {whole}", self.config.backends[id.0].name, side.weight),
+            SideTo::Backend(id) => {
+                let is_changed = !side.request.is_empty() || !side.response.is_empty();
+                let changes = if is_changed { " with changes of its own" } else { "" };
+                format!("{} {} of {whole}{changes}", self.config.backends[id.0].name, side.weight)
+            }
             SideTo::Respond(status) => format!("an answer of {status} {} of {whole}", side.weight),
         };
         line("split", &split.sides.iter().map(side).collect::<Vec<String>>().join(", "));

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use propylon_config::Fact;
 use propylon_http::h1::Reject;
 use propylon_steps::change::OwnFields;
+use propylon_steps::side::{Before, SideChange};
+use propylon_steps::split::Split;
 use propylon_steps::{Changed, Facts, conditions, route_path};
 
 use super::heads::forwarded;
@@ -34,12 +36,45 @@ pub fn apply(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnap
 
 /// Notes what a request is before anything is changed of it, where its route changes it or its response.
 pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) {
-    let is_needed = |steps: &&Taken| steps.request.is_some() || steps.response.is_some() || steps.grpc_web;
+    let has_sides = |steps: &Taken| steps.split.as_ref().is_some_and(Split::has_changes);
+    let is_needed =
+        |steps: &&Taken| steps.request.is_some() || steps.response.is_some() || steps.grpc_web || has_sides(steps);
     let Some(steps) = request.steps.as_ref().filter(is_needed) else { return };
     let (listener, peer) = (snapshot.listener(client.listener()), client.peer());
     let source = conditions::source(listener, peer.ip(), &request.head, &request.text);
     let changed = Changed::of(Rc::clone(&steps.route_path), (peer, source), client.is_tls());
     request.changed = Some(Box::new(changed));
+}
+
+/// Makes the changes of the side that a request goes to, which are the same for all attempts at it. Returns what it was
+/// before, to be gone back to for another backend; `None` where nothing is changed.
+pub fn take_side(
+    client: &ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    side: &Rc<SideChange>,
+) -> Option<Before> {
+    let id = request.id().map(str::to_owned);
+    let Request { head, text, changed, adds_lines, .. } = request;
+    let changed = changed.as_mut()?;
+    *adds_lines = true;
+    let listener = snapshot.listener(client.listener());
+    let tls = |fact| fact_of((client, id.as_deref()), fact);
+    let facts = Facts { changed, request: (head, text), server: None, tls: &tls };
+    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
+    let lines = side.lines((&head.fields, text), &changed.lines, forwarded(client, listener), &tell);
+    let before = Before { fields: head.fields.clone(), lines: std::mem::replace(&mut changed.lines, lines) };
+    changed.side = Some(Rc::clone(side));
+    side.withhold(&mut head.fields, text);
+    Some(before)
+}
+
+/// Takes the changes of a request's side back.
+pub fn leave_side(request: &mut Request, before: Before) {
+    request.head.fields = before.fields;
+    if let Some(changed) = &mut request.changed {
+        (changed.lines, changed.side) = (before.lines, None);
+    }
 }
 
 /// Calls `tell` with what is known of a request, whether its route changes anything or not.
@@ -96,20 +131,24 @@ fn server<'a>(request: &Request, snapshot: &'a CoreSnapshot) -> Option<&'a str> 
 pub fn write_lines(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot, out: &mut Vec<u8>) {
     let (Some(steps), Some(changed)) = (&request.steps, &request.changed) else { return };
     out.extend_from_slice(&changed.lines);
+    let tls = |fact| fact_of((client, request.id()), fact);
+    let facts =
+        Facts { changed, request: (&request.head, &request.text), server: server(request, snapshot), tls: &tls };
+    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
     if let Some(change) = &steps.request {
-        let tls = |fact| fact_of((client, request.id()), fact);
-        let facts =
-            Facts { changed, request: (&request.head, &request.text), server: server(request, snapshot), tls: &tls };
-        change.write_lines_of_server(&|fact, out| facts.write(fact, out), out);
+        change.write_lines_of_server(changed.side.as_deref(), &tell, out);
+    }
+    if let Some(side) = &changed.side {
+        side.write_lines_of_server(&tell, out);
     }
 }
 
 /// Changes a server's response, whose text is given: what is added to it is among [`Request::lines`].
 pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], backend: &Backend) {
     let id = request.id().map(str::to_owned);
-    let Request { head, text: head_text, steps, changed, response, lines, hides_via, note, .. } = request;
-    let (Some(steps), Some(changed)) = (steps, changed) else { return };
-    let Some(change) = &steps.response else { return };
+    let Some(change) = request.response_change().map(Rc::clone) else { return };
+    let Request { head, text: head_text, changed, response, lines, hides_via, note, .. } = request;
+    let Some(changed) = changed else { return };
     let tls = |fact| fact_of((client, id.as_deref()), fact);
     let server = note.server.map(|server| backend.servers[server].label.as_str());
     let facts = Facts { changed, request: (head, head_text), server, tls: &tls };

@@ -221,9 +221,15 @@ async fn forward(
             return after;
         }
     }
+    let mut before = None;
     let chosen = match &steps.split {
         None => Some(SideTo::Backend(first)),
-        Some(split) => split.choose(&seen(client, request, snapshot), request.client_path()).map(|side| side.to),
+        Some(split) => {
+            let side = split.choose(&seen(client, request, snapshot), request.client_path());
+            let change = side.and_then(|side| side.change.as_ref());
+            before = change.and_then(|change| change::take_side(client, request, snapshot, change));
+            side.map(|side| side.to)
+        }
     };
     let after = match chosen {
         Some(SideTo::Respond(status)) => return answer_status(client, request, snapshot, (&steps, status)),
@@ -234,6 +240,9 @@ async fn forward(
         None => answer_busy(client, request, Fault::NoServer, 1),
     };
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
+    if let Some(before) = before {
+        change::leave_side(request, before);
+    }
     // Servers are numbered by backend, and so are those that cookies name.
     (request.note.server, request.note.cookie_server) = (None, None);
     if request.held.is_some() || request.own_body().is_some_and(|body| !body.is_empty()) {

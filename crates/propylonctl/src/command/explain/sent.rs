@@ -65,7 +65,7 @@ impl Sent {
             sent.host = change.host(Some("the server's own"), false).map(|host| written(&host));
             let mut lines = Vec::new();
             change.write_fields((&head.fields, text), listener.forwarded, &tell, &mut lines);
-            change.write_lines_of_server(&tell, &mut lines);
+            change.write_lines_of_server(None, &tell, &mut lines);
             sent.request =
                 (written(&lines).lines().map(str::to_owned).collect(), route.steps.request.fields.remove.clone());
         }

@@ -42,7 +42,7 @@ pub struct Compression {
     /// Change of the head, which may be none.
     rewrite: Rewrite,
     /// Steps by which trailers are withheld; none: all go on.
-    withholds: Option<Rc<Steps>>,
+    withholds: Option<Rc<ResponseChange>>,
     /// Encoder of the body; none: there is no body, or it goes on as it is.
     lease: Option<Lease>,
     /// Parts that wait for the client, with their pace if they have one; none: the server waits for it.
@@ -257,7 +257,7 @@ impl Compression {
     /// Lines of the trailers that go on.
     fn kept(&self, lines: Vec<u8>) -> Vec<u8> {
         match &self.withholds {
-            Some(steps) => steps.kept_trailers(lines),
+            Some(change) => change.kept_trailers(lines),
             None => lines,
         }
     }
@@ -325,7 +325,7 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
     let mut pacer = Pacer::of(transfer.progress.request, Way::Download, &transfer.progress.core);
     let plan = plan(transfer, &steps);
-    let withholds = withholds_trailers(transfer, &steps).then(|| Rc::clone(&steps));
+    let withholds = withholds_trailers(transfer);
     let held = HeldResponse::of(transfer, &mut pacer).map(Box::new);
     if pacer.is_none() && plan.is_none() && withholds.is_none() && held.is_none() {
         return None;
@@ -346,8 +346,8 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     })
 }
 
-/// Whether the response may have trailers with fields that its route does not let go on.
-fn withholds_trailers(transfer: &Transfer<'_>, steps: &Steps) -> bool {
+/// What its route does not let go on of a response that may have trailers.
+fn withholds_trailers(transfer: &Transfer<'_>) -> Option<Rc<ResponseChange>> {
     let request = &*transfer.progress.request;
     let may_have = match &transfer.server {
         Upstream::Http1(_) => request.response.body == ResponseBody::Chunked,
@@ -355,7 +355,8 @@ fn withholds_trailers(transfer: &Transfer<'_>, steps: &Steps) -> bool {
         Upstream::FastCgi(_) => false,
     };
     let is_tunnel = request.head.upgrade.is_some();
-    may_have && !is_tunnel && steps.response.as_ref().is_some_and(ResponseChange::withholds_fields)
+    let change = request.response_change().filter(|change| may_have && !is_tunnel && change.withholds_fields());
+    change.map(Rc::clone)
 }
 
 /// How a response is compressed, or said to be one that could have been; `None`: its head goes on as it is.

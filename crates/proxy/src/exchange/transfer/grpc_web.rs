@@ -100,8 +100,8 @@ impl WebCall {
                     };
                     let Part { data, end } = part?;
                     let mut data = data.unwrap_or_default();
-                    let end = end.map(|lines| match &progress.request.steps {
-                        Some(steps) => steps.kept_trailers(lines),
+                    let end = end.map(|lines| match progress.request.response_change() {
+                        Some(change) => change.kept_trailers(lines),
                         None => lines,
                     });
                     let bytes = self.response.part(data.readable(), end.as_deref());
