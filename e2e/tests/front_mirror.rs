@@ -204,6 +204,55 @@ fn bodies_that_come_later_than_their_heads_are_copied_to_the_byte() {
 }
 
 #[test]
+fn several_mirrors_get_copies_each_by_its_own_share_and_bounds() {
+    let (own, wide, narrow) = (Server::new("own"), Server::new("wide"), Server::new("narrow"));
+    let list = "mirror = [{ backend = \"wide\" }, { backend = \"narrow\", percent = 50, body = \"1KiB\" }, { backend = \"gone\" }]";
+    let engine = Engine::start(
+        &[
+            LISTENERS,
+            &backend("own", &[own.origin.address()], ""),
+            &backend("wide", &[wide.origin.address()], ""),
+            &backend("narrow", &[narrow.origin.address()], ""),
+            &backend("gone", &[dead()], ""),
+            &format!("[[route]]\nbackend = \"own\"\n{list}\n"),
+        ]
+        .concat(),
+    );
+    // Bodies that come later, of a length that all may have: every second goes to the narrow one.
+    for round in 0..2 {
+        for way in WAYS {
+            let body = body(900);
+            assert_eq!(upload(&engine, (way, &format!("/short/{way}/{round}")), &body, &own), (200, b"own".to_vec()));
+            let (first, copy) = (own.next(), wide.next());
+            assert!(first.body == body && copy.body == body && copy.lines() == first.lines(), "{way} {round}");
+        }
+    }
+    reaches(&engine, "wide", "answered", 6.0);
+    reaches(&engine, "narrow", "answered", 3.0);
+    reaches(&engine, "gone", "failed", 6.0);
+    (0..3).for_each(|_| assert!(narrow.next().body == body(900)));
+    // Longer than one of them takes, which is nothing to the others.
+    for round in 0..2 {
+        for way in WAYS {
+            let body = body(9_000);
+            assert_eq!(upload(&engine, (way, &format!("/long/{way}/{round}")), &body, &own), (200, b"own".to_vec()));
+            assert!(own.next().body == body && wide.next().body == body, "{way} {round}");
+        }
+    }
+    reaches(&engine, "wide", "answered", 12.0);
+    reaches(&engine, "narrow", "not-copied", 3.0);
+    narrow.was_not_asked();
+    // A body that is here with its head, and none at all.
+    for number in 0..2 {
+        let said = curl(&["-d", "short", &format!("{}/{number}", engine.url("web"))]).ok().text();
+        assert_eq!((said.as_str(), wide.next().body, own.next().body), ("own", b"short".to_vec(), b"short".to_vec()));
+        assert_eq!(engine.client("plain").get("/nothing").text(), "own");
+        assert_eq!((wide.next().body.len(), own.next().body.len()), (0, 0));
+    }
+    reaches(&engine, "narrow", "answered", 5.0);
+}
+
+#[test]
 fn mirrors_speak_http2_by_prior_knowledge_and_by_tls() {
     let (own, shadow) = (Server::new("own"), Server::new("shadow"));
     let back = Engine::start(&with(&[shadow.origin.address()], "", ""));

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Acme, Action, Backend, BackendId, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck,
-    HostPattern, Listener, Outlier, PathPattern, RetryBudget, Route, Side, SideSticky, SideTo, Signer, SignerServer,
-    Steps, TicketKeys, TlsProfile, Tracing, units,
+    HostPattern, Listener, Mirror, Outlier, PathPattern, RetryBudget, Route, Side, SideSticky, SideTo, Signer,
+    SignerServer, Steps, TicketKeys, TlsProfile, Tracing, units,
 };
 
 /// The whole configuration, as an object with the sections of a configuration file.
@@ -267,13 +267,18 @@ fn forwarding(config: &Config, steps: &Steps, value: &mut Value) {
     if let Some(id) = steps.fallback {
         value["fallback"] = name(id);
     }
-    if let Some(mirror) = &steps.mirror {
-        value["mirror"] = json!({
+    let mirror = |mirror: &Mirror| {
+        json!({
             "backend": name(mirror.backend),
             "percent": f64::from(mirror.millionths) / 10_000.0,
             "body": mirror.body_bytes_max,
             "in_flight": mirror.in_flight_max,
-        });
+        })
+    };
+    match steps.mirrors.as_slice() {
+        [] => {}
+        [one] => value["mirror"] = mirror(one),
+        several => value["mirror"] = several.iter().map(mirror).collect(),
     }
 }
 
@@ -576,6 +581,7 @@ mod tests {
         path = "/hashed"
         backend = [{ name = "app", weight = 0 }, { name = "quick", weight = 7 }]
         sticky = { key = { header = "X-User" } }
+        mirror = [{ backend = "raw2" }, { backend = "rpc", percent = 1 }]
     "#;
 
     fn effective(name: &str, text: &str) -> Value {
@@ -773,6 +779,8 @@ mod tests {
         assert_eq!((&split["sticky"]["ttl"], &split["fallback"]), (&json!("1h"), &json!("grpc")));
         assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));
         assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));
+        let mirrors = &route_of(&shown, &json!("/hashed"))["mirror"];
+        assert_eq!((&mirrors[0]["percent"], &mirrors[1]["backend"]), (&json!(100.0), &json!("rpc")));
         assert_eq!(split["retries"]["on"], json!(["connect", "timeout", 503]));
         assert_eq!(route_of(&shown, &json!("/hedged"))["hedge"], json!({ "after": "p99.9" }));
         assert_eq!(route_of(&shown, &json!("/hashed"))["sticky"], json!({ "key": { "header": "x-user" } }));

@@ -696,9 +696,9 @@ fn buffers(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 
 /// Copies are sent on connections that they share, in HTTP/1.1 or HTTP/2.
 fn mirrors(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
-    for draft in routes {
-        let backend = draft.route.steps.mirror.and_then(|mirror| config.backends.get(mirror.backend.0));
-        let Some(backend) = backend else { continue };
+    let all = routes.iter().flat_map(|draft| draft.route.steps.mirrors.iter().map(move |mirror| (draft, mirror)));
+    for (draft, mirror) in all {
+        let Some(backend) = config.backends.get(mirror.backend.0) else { continue };
         let name = shown(&backend.name);
         if !matches!(backend.protocol, ServerProtocol::Http1 | ServerProtocol::Http2 | ServerProtocol::Auto) {
             let what =

@@ -276,7 +276,7 @@ fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let on = RetryOn { connect: false, reset: true, timeout: false, statuses: vec![500, 503] };
     let retries = Retries { attempts: Some(1), on, backoff: Some(Duration::from_millis(20)) };
     let mirror = Mirror { backend: BackendId(0), millionths: 5_000, body_bytes_max: 2048, in_flight_max: 3 };
-    assert_eq!(steps.mirror, Some(mirror));
+    assert_eq!(steps.mirrors, [mirror]);
     assert_eq!(steps.priority, Priority::High);
     let bounds = |memory: u64, disk: u64| Some(BodyBounds { memory, disk });
     let buffer = Buffer { request: bounds(16 << 10, 1 << 20), response: bounds(64 << 10, 1 << 30) };

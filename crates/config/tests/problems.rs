@@ -1375,6 +1375,8 @@ fn where_requests_go_is_checked() {
         (route("respond={}\nbuffer={request=true}"), 15, 1, "`buffer` is about a backend"),
         (both("match={header={X-Forwarded-Proto='http'}}"), 13, 1, "this route can never match: x-forwarded-proto of clients goes to no server"),
         (both("mirror={}"), 15, 1, "`mirror` has no `backend`"),
+        (both("mirror=[]"), 15, 8, "`mirror` is an empty list; name at least one backend"),
+        (both("mirror=[{backend='m'},{backend='a'}]\n[backend.m]\nservers=['m:1']"), 15, 32, "\"a\" is where this route leads anyway"),
         (both("mirror={backend='a'}"), 15, 17, "\"a\" is where this route leads anyway"),
         (both("mirror={backend='m',percent=101}\n[backend.m]\nservers=['m:1']"), 15, 29, "`percent` is not between 0 and 100"),
         (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nprotocol='http1.0'"), 13, 1, "`mirror` sends its copies in HTTP/1.1 or HTTP/2"),

@@ -239,6 +239,7 @@ fn of_two_routes_for_the_same_requests_the_older_holds() {
 #[test]
 fn filters_are_changes_redirects_and_copies() {
     let mut world = world();
+    service(&mut world, "infra/v3", "10.0.0.3");
     let rule = |path: &str, filters: Value| json!({ "matches": [{ "path": { "value": path } }], "filters": filters, "backendRefs": to("v1") });
     let modifier = json!({ "set": [{ "name": "X-A", "value": "{b}" }], "add": [{ "name": "X-C", "value": "d" }],
         "remove": ["X-E"] });
@@ -263,7 +264,8 @@ fn filters_are_changes_redirects_and_copies() {
         rule(
             "/mirror",
             json!([{ "type": "RequestMirror", "requestMirror": {
-            "backendRef": { "name": "v2", "port": 80 }, "fraction": { "numerator": 1, "denominator": 4 } } }])
+            "backendRef": { "name": "v2", "port": 80 }, "fraction": { "numerator": 1, "denominator": 4 } } },
+                { "type": "RequestMirror", "requestMirror": { "backendRef": { "name": "v3", "port": 80 } } }])
         ),
         rule(
             "/cors",
@@ -283,7 +285,7 @@ fn filters_are_changes_redirects_and_copies() {
         found[2],
         json!({ "path": "/redirect", "redirect": { "status": 301, "scheme": "https", "path": "/x" } })
     );
-    let mirror = json!({ "backend": "infra_v2_80", "percent": 25.0 });
+    let mirror = json!([{ "backend": "infra_v2_80", "percent": 25.0 }, { "backend": "infra_v3_80" }]);
     assert_eq!(found[3], json!({ "path": "/mirror", "backend": backend, "mirror": mirror }));
     let cors = json!({ "origins": ["https://a.example"], "methods": ["GET", "PUT"], "max_age": "60s" });
     assert_eq!(found[4], json!({ "path": "/cors", "backend": backend, "cors": cors }));

@@ -62,8 +62,8 @@ pub struct Taken {
     pub alarm: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// Buckets of its route's pace and the request's key in them, where bodies share the pace.
     pub pace: Option<(Arc<Pace>, u64)>,
-    /// Body of the request that is kept for a copy.
-    pub passing: Option<Rc<RefCell<Passing>>>,
+    /// Body of the request as it is kept for copies that have it later.
+    pub passing: Option<Rc<RefCell<Vec<Passing>>>>,
 }
 
 /// A configuration that requests keep while their steps are taken. An `Rc` of it is a count of the core's own, where the

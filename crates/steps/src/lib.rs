@@ -93,7 +93,8 @@ pub struct Steps {
     pub throttle: Option<Throttle>,
     /// Buckets of it, where bodies share it by a key.
     pub pace: Option<Arc<Pace>>,
-    pub mirror: Option<Mirror>,
+    /// Copies for other backends.
+    pub mirrors: Vec<Mirror>,
     /// Whether calls of gRPC-Web are made ones of gRPC.
     pub grpc_web: bool,
 }
@@ -139,7 +140,7 @@ impl Steps {
             body_limit: steps.body_limit,
             throttle: steps.throttle.clone(),
             pace,
-            mirror: steps.mirror.as_ref().map(|mirror| Mirror::of(mirror, random)),
+            mirrors: steps.mirrors.iter().zip(0..).map(|(mirror, place)| Mirror::of(mirror, random ^ place)).collect(),
             grpc_web: steps.grpc_web,
         })
     }

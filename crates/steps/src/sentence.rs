@@ -139,7 +139,10 @@ fn step(key: &str, value: &Value) -> Vec<String> {
         "sticky" => one("keep a client at its side".into()),
         "fallback" => one(format!("fall back to {}", text(value))),
         "mirror" => {
-            one(format!("copy {} % to {}", value["percent"].as_f64().unwrap_or(100.0), text(&value["backend"])))
+            let copy = |mirror: &Value| {
+                format!("copy {} % to {}", mirror["percent"].as_f64().unwrap_or(100.0), text(&mirror["backend"]))
+            };
+            value.as_array().map_or_else(|| vec![copy(value)], |all| all.iter().map(copy).collect())
         }
         "error_pages" => one(format!("error pages for {}", names(value))),
         "error_format" => one(format!("errors as {}", text(value))),

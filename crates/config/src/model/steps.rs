@@ -58,9 +58,9 @@ pub struct Steps {
     /// Whether calls of gRPC-Web, as browsers make them, go to servers as calls of gRPC. Default no.
     #[serde(skip_serializing_if = "is_default")]
     pub grpc_web: bool,
-    /// Copies for another backend. Absent: none.
+    /// Copies for other backends. Default none.
     #[serde(skip)]
-    pub mirror: Option<Mirror>,
+    pub mirrors: Vec<Mirror>,
 }
 
 /// Pace of a request's bodies: `throttle` of `[[route]]`. Bodies wait, and nobody is refused.
@@ -93,7 +93,7 @@ impl Steps {
 
     /// Backends that the route names, beside the first.
     pub fn named_backends(&self) -> impl Iterator<Item = BackendId> {
-        self.other_backends().chain(self.mirror.map(|mirror| mirror.backend))
+        self.other_backends().chain(self.mirrors.iter().map(|mirror| mirror.backend))
     }
 
     /// Changes of requests' fields: the route's, and those of its sides.

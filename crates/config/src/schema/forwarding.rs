@@ -25,6 +25,8 @@ const ANSWERS: RangeInclusive<i128> = 200..=599;
 const RETRIES: RangeInclusive<i128> = 0..=10;
 const STATUSES: RangeInclusive<i128> = 500..=599;
 const MILLIONTHS: u32 = 1_000_000;
+/// Copies of one request.
+const MIRRORS_MAX: usize = 16;
 /// Each copy under way may have as much.
 const MIRRORED_BODY_BYTES_MAX: u64 = 1024 * 1024;
 /// From nothing to a GiB in memory, and to a TiB in a file.
@@ -340,9 +342,24 @@ fn retry_on(table: &mut Section<'_, '_>) -> Option<RetryOn> {
     Some(on)
 }
 
-/// Reads `mirror`.
-pub(super) fn mirror(context: &Context<'_, '_>, section: &mut Section<'_, '_>, own: &[BackendId]) -> Option<Mirror> {
-    let mut table = section.table("mirror")?;
+/// Reads `mirror`: a table, or a list of several.
+pub(super) fn mirrors(context: &Context<'_, '_>, section: &mut Section<'_, '_>, own: &[BackendId]) -> Vec<Mirror> {
+    let report = context.report;
+    let Some(entry) = section.forms("mirror", &[Form::Table, Form::List(&[Form::Table])]) else { return Vec::new() };
+    let Value::Array(items) = &entry.node.value else {
+        return mirror(context, &entry.node, own).into_iter().collect();
+    };
+    if items.is_empty() {
+        report.error(entry.node.span, "`mirror` is an empty list", "name at least one backend, or remove it");
+    }
+    if items.len() > MIRRORS_MAX {
+        report.error(entry.node.span, "`mirror` has too many backends", format!("use at most {MIRRORS_MAX}"));
+    }
+    items.iter().filter_map(|item| mirror(context, item, own)).collect()
+}
+
+fn mirror(context: &Context<'_, '_>, node: &Node<'_>, own: &[BackendId]) -> Option<Mirror> {
+    let mut table = Section::of(context.report, node, "`mirror`", node.span)?;
     let report = context.report;
     table.require("backend", "add backend = \"NAME\" of a [backend.NAME]");
     let found = table.string("backend");

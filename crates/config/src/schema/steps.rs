@@ -36,7 +36,7 @@ pub(crate) fn steps(
         limit: limits::limits(context, section),
         compress: compress::compress(section, action),
         fallback: forwarding::fallback(context, section, &own),
-        mirror: forwarding::mirror(context, section, &own),
+        mirrors: forwarding::mirrors(context, section, &own),
         timeouts: forwarding::timeouts(section),
         retries: forwarding::retries(section),
         hedge: forwarding::hedge(section),

@@ -73,15 +73,19 @@ impl Draft {
             Some(Value::Array(list)) => (None, list.as_slice()),
             one => (one.and_then(Value::as_str), &[][..]),
         };
-        let mirror = self.then.get("mirror").and_then(|mirror| mirror["backend"].as_str());
-        one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirror)
+        let mirrors = self.then.get("mirror").and_then(Value::as_array).into_iter().flatten();
+        let mirrors = mirrors.filter_map(|mirror| mirror["backend"].as_str());
+        one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirrors)
     }
 
     /// Answers with 500 in the place of a backend. Says whether there is anything left.
     pub fn without_backend(&mut self, name: &str) -> bool {
         let is_relay = self.path.is_none();
-        if self.then.get("mirror").is_some_and(|mirror| mirror["backend"] == name) {
-            self.then.remove("mirror");
+        if let Some(Value::Array(mirrors)) = self.then.get_mut("mirror") {
+            mirrors.retain(|mirror| mirror["backend"] != name);
+            if mirrors.is_empty() {
+                self.then.remove("mirror");
+            }
         }
         match self.then.get_mut("backend") {
             Some(Value::Array(list)) => {
@@ -126,7 +130,7 @@ mod tests {
             name: "n".into(),
         };
         let list = json!([{ "name": "a", "weight": 1 }, { "name": "b", "weight": 2 }, { "respond": 500, "weight": 3 }]);
-        let mut split = draft(json!({ "backend": list, "mirror": { "backend": "b" } }));
+        let mut split = draft(json!({ "backend": list, "mirror": [{ "backend": "b" }] }));
         assert_eq!(split.backends().collect::<Vec<_>>(), ["a", "b", "b"]);
         assert!(split.without_backend("b"));
         let kept = json!([{ "name": "a", "weight": 1 }, { "respond": 500, "weight": 5 }]);

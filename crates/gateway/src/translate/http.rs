@@ -107,8 +107,9 @@ fn rule_keys(
             if rule.retry.is_some() {
                 backends.allow_repeats(&common);
             }
-            if let Some(mirror) = mirror(&filters, &asking, route, backends)? {
-                common.insert("mirror".into(), mirror);
+            let mirrors = mirrors(&filters, &asking, route, backends);
+            if !mirrors.is_empty() {
+                common.insert("mirror".into(), mirrors.into());
             }
         }
     }
@@ -164,31 +165,31 @@ fn timing(rule: &Rule<'_>) -> Result<Map<String, Value>, Trouble> {
     Ok(keys)
 }
 
-fn mirror(
+/// The copies of a rule's requests, each by one filter.
+fn mirrors(
     filters: &[&Filter],
     asking: &Asking<'_>,
     route: &mut RoutePlan<'_>,
     backends: &mut Backends<'_>,
-) -> Result<Option<Value>, Trouble> {
-    let mut all = filters.iter().filter(|filter| filter.kind == "RequestMirror").map(|filter| &filter.request_mirror);
-    let Some(mirror) = all.next() else { return Ok(None) };
-    if all.next().is_some() {
-        return Err(Trouble::new("UnsupportedValue", "several filters of type RequestMirror are not served yet"));
+) -> Vec<Value> {
+    let mut all = Vec::new();
+    for mirror in filters.iter().filter(|filter| filter.kind == "RequestMirror").map(|filter| &filter.request_mirror) {
+        let name = match backends.mirror(&mirror.backend_ref, asking) {
+            Ok(name) => name,
+            Err(trouble) => {
+                route.unresolved(trouble);
+                None
+            }
+        };
+        let share = mirror.fraction.as_ref().map(|part| part.numerator * 100.0 / part.denominator.unwrap_or(100.0));
+        let percent = mirror.percent.or(share).unwrap_or(100.0);
+        let table = |name: String| match percent >= 100.0 {
+            true => json!({ "backend": name }),
+            false => json!({ "backend": name, "percent": percent }),
+        };
+        all.extend(name.filter(|_| percent > 0.0).map(table));
     }
-    let name = match backends.mirror(&mirror.backend_ref, asking) {
-        Ok(name) => name,
-        Err(trouble) => {
-            route.unresolved(trouble);
-            None
-        }
-    };
-    let share = mirror.fraction.as_ref().map(|part| part.numerator * 100.0 / part.denominator.unwrap_or(100.0));
-    let percent = mirror.percent.or(share).unwrap_or(100.0);
-    let table = |name: String| match percent >= 100.0 {
-        true => json!({ "backend": name }),
-        false => json!({ "backend": name, "percent": percent }),
-    };
-    Ok(name.filter(|_| percent > 0.0).map(table))
+    all
 }
 
 /// Makes a route of the engine for each listener, host and match of a rule.

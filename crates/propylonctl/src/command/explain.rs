@@ -578,7 +578,7 @@ impl Explanation<'_> {
         if let Some(throttle) = &steps.throttle {
             line("throttle", &json!(throttle).to_string());
         }
-        if let Some(mirror) = &steps.mirror {
+        for mirror in &steps.mirrors {
             let percent = f64::from(mirror.millionths) / 10_000.0;
             line("mirror", &format!("{percent} % to {}", self.config.backends[mirror.backend.0].name));
         }

@@ -249,7 +249,7 @@ impl<'s> Forwarding<'s> {
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         http10::prepare(client, request, &mut self.upload).await?;
-        let is_watched = |steps: &Steps| steps.throttle.is_some() || steps.mirror.is_some();
+        let is_watched = |steps: &Steps| steps.throttle.is_some() || !steps.mirrors.is_empty();
         let is_watched = request.steps.as_deref().is_some_and(is_watched);
         match self.backend.terms.special != Special::None || is_watched {
             true => self.checkout_in_time(client, request, traits).await,

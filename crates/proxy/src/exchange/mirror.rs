@@ -5,7 +5,6 @@
 //! since the client may have gone when its turn comes. Its body is here already, or kept while it passes to the first
 //! server (`crate::copies`). Why it is so: `docs/decisions/0070-copies.md`.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroU64;
@@ -37,7 +36,7 @@ use crate::upstream::terms::Checkout;
 /// Bytes of a response to a copy that are read and thrown away.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Begins a copy of a request for the route's mirror, if it is this request's turn.
+/// Begins a copy of a request for one of the route's mirrors, if it is this request's turn.
 pub fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, mirror: &Mirror) {
     if !mirror.is_due() {
         return;
@@ -58,7 +57,7 @@ pub fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnap
         Here::Later => {
             let Some(taken) = &mut request.steps else { return };
             let (passing, passed) = Passing::new(&backend.services.copies, bytes_max);
-            taken.passing = Some(Rc::new(RefCell::new(passing)));
+            taken.passing.get_or_insert_default().borrow_mut().push(passing);
             Coming::Later(passed)
         }
     };

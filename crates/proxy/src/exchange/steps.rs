@@ -212,7 +212,7 @@ async fn forward(
     (route, first): (usize, BackendId),
 ) -> After {
     let Some(steps) = request.steps.as_ref().map(|taken| Rc::clone(&taken.steps)) else { return After::Abort };
-    if let Some(mirror) = &steps.mirror {
+    for mirror in &steps.mirrors {
         mirror::begin(client, request, snapshot, mirror);
     }
     if let Some(bounds) = steps.buffer.request {

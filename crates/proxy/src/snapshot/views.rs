@@ -24,7 +24,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
     };
     // Bodies that are slowed down, or kept for a copy.
     let is_watched =
-        steps.throttle.as_ref().is_some_and(|throttle| throttle.upload.is_some()) || steps.mirror.is_some();
+        steps.throttle.as_ref().is_some_and(|throttle| throttle.upload.is_some()) || !steps.mirrors.is_empty();
     let is_plain = *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides && !is_watched;
     let hedge = route.steps.hedge;
     if is_plain && priority == Priority::Normal && hedge.is_none() {
