@@ -452,13 +452,14 @@ fn failing(statuses: &'static [u16]) -> (Origin, Arc<AtomicUsize>) {
 
 #[test]
 fn statuses_that_a_route_names_are_asked_again_and_others_are_the_clients() {
-    let retries = "retries = { attempts = 2, on = [\"connect\", 503, 502], backoff = \"1ms\" }";
+    let retries = "retries = { attempts = 2, on = [\"connect\", 503, 502, 429], backoff = \"1ms\" }";
     for (statuses, method, wanted, asks) in [
         (&[503, 502][..], "GET", "200 at 2", 3),
         (&[503, 502, 503], "GET", "503 at 2", 3),
         (&[500], "GET", "500 at 0", 1),
         (&[503], "POST", "503 at 0", 1),
         (&[503], "DELETE", "200 at 1", 2),
+        (&[429, 404], "GET", "404 at 1", 2),
     ] {
         for is_http2 in [false, true] {
             let (origin, asked) = failing(statuses);
@@ -479,6 +480,12 @@ fn statuses_that_a_route_names_are_asked_again_and_others_are_the_clients() {
             };
             assert_eq!((text.as_str(), asked.load(Ordering::SeqCst)), (wanted, asks), "{statuses:?} {method}");
             assert_eq!(engine.metric("propylon_retries_total", &[("backend", "a")]), (asks - 1) as f64);
+            let failed = statuses.iter().take(asks).filter(|status| **status >= 500).count() as f64;
+            assert_eq!(
+                engine.metric("propylon_server_requests_total", &[("backend", "a"), ("outcome", "failure")]),
+                failed,
+                "{statuses:?}"
+            );
         }
     }
 }

@@ -1386,7 +1386,7 @@ fn where_requests_go_is_checked() {
         (both("retries={on=[]}"), 15, 13, "`on` is empty"),
         (both("retries={on=['503']}"), 15, 14, "`on` cannot have \"503\" in it; write 503 without quotes"),
         (both("retries={on=['resets']}"), 15, 14, "`on` cannot have \"resets\" in it; use \"connect\""),
-        (both("retries={on=[404]}"), 15, 14, "`on`: this is no fault and no status"),
+        (both("retries={on=[399]}"), 15, 14, "`on`: this is no fault and no status"),
         (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
         (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
         (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),

@@ -296,13 +296,13 @@ fn timeouts_and_retries_are_those_of_the_rule() {
     let mut world = world();
     let rule = json!({
         "backendRefs": to("v1"), "timeouts": { "request": "1m30s", "backendRequest": "500ms" },
-        "retry": { "attempts": 3, "codes": [500, 503], "backoff": "10ms" },
+        "retry": { "attempts": 3, "codes": [500, 429], "backoff": "10ms" },
     });
     route(&mut world, "infra/r", json!({ "rules": [rule] }));
     let outcome = translated(&world);
     let found = &routes(&outcome)[0];
     assert_eq!(found["timeouts"], json!({ "request": "90000ms", "first_byte": "500ms" }));
-    let on = json!(["connect", "reset", "timeout", 500, 503]);
+    let on = json!(["connect", "reset", "timeout", 500, 429]);
     assert_eq!(found["retries"], json!({ "attempts": 3, "on": on, "backoff": "10ms" }));
     assert_eq!(config(&outcome)["backend"]["infra_v1_80"]["retries"]["budget"], "100%");
 }

@@ -142,7 +142,7 @@ pub struct RetryOn {
     pub reset: bool,
     /// The response's first byte did not come in time.
     pub timeout: bool,
-    /// Statuses from 500 to 599, in ascending order.
+    /// Statuses from 400 to 599, in ascending order.
     pub statuses: Vec<u16>,
 }
 

@@ -23,7 +23,7 @@ const SIDES_MAX: usize = 64;
 /// Statuses of answers in the place of a backend, as `respond` of a route has them.
 const ANSWERS: RangeInclusive<i128> = 200..=599;
 const RETRIES: RangeInclusive<i128> = 0..=10;
-const STATUSES: RangeInclusive<i128> = 500..=599;
+const STATUSES: RangeInclusive<i128> = 400..=599;
 const MILLIONTHS: u32 = 1_000_000;
 /// Copies of one request.
 const MIRRORS_MAX: usize = 16;
@@ -34,7 +34,7 @@ const HELD_MEMORY_MAX: u64 = 1 << 30;
 const HELD_DISK_MAX: u64 = 1 << 40;
 const BACKEND_FORM: &str =
     "the name of a backend, or a list such as [{ name = \"a\", weight = 90 }, { name = \"b\", weight = 10 }]";
-const ON_FORM: &str = "\"connect\", \"reset\", \"timeout\", or a status from 500 to 599";
+const ON_FORM: &str = "\"connect\", \"reset\", \"timeout\", or a status from 400 to 599";
 
 /// Reads `backend`: the backend that a route leads to, or the first of several and how requests are divided.
 pub(super) fn backend(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<(BackendId, Option<Split>)> {

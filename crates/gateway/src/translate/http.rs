@@ -151,8 +151,8 @@ fn timing(rule: &Rule<'_>) -> Result<Map<String, Value>, Trouble> {
         if attempt.is_some() {
             reasons.push("timeout".into());
         }
-        if let Some(code) = retry.codes.iter().find(|code| !(500..600).contains(*code)) {
-            let what = format!("responses of {code} are not asked for again: those of 500 to 599 are");
+        if let Some(code) = retry.codes.iter().find(|code| !(400..600).contains(*code)) {
+            let what = format!("responses of {code} are not asked for again: those of 400 to 599 are");
             return Err(Trouble::new("UnsupportedValue", what));
         }
         reasons.extend(retry.codes.iter().map(|code| json!(code)));

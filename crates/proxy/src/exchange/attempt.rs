@@ -311,7 +311,7 @@ impl<'s> Forwarding<'s> {
         request.silence_alarm();
         let cause = Cause::of(&failed, request.note.reused, retry_state);
         if let Some(turn) = &retry_state.turn {
-            cause.tell(&failed, turn);
+            cause.tell(&failed, request.response.status, turn);
         }
         cause.count(&failed, (backend, server), request.response.status, retry_state);
         retry_state.fresh_beside = false;

@@ -4,6 +4,7 @@ use propylon_http::fault::{Blame, Fault};
 
 use crate::fault::{Attempt, Repeatable};
 use crate::upstream::backend::Backend;
+use crate::upstream::balance::is_failure;
 use crate::upstream::checkout::RetryState;
 use crate::upstream::in_flight::InFlight;
 
@@ -41,10 +42,11 @@ impl Cause {
     }
 
     /// Tells the balancer. A shortage on this machine is no fault of the server, nor is a faulty request.
-    pub fn tell(self, failed: &Attempt, turn: &InFlight) {
+    /// `status`: the response's, if it had any.
+    pub fn tell(self, failed: &Attempt, status: u16, turn: &InFlight) {
         match self {
             Cause::CutOff | Cause::Stale => turn.stale(),
-            Cause::Failure if failed.fault.blame() == Blame::Server => turn.failed(),
+            Cause::Failure if is_servers(failed, status) => turn.failed(),
             Cause::Failure => {}
         }
     }
@@ -70,17 +72,31 @@ impl Cause {
             }
             Cause::Failure => {
                 retry_state.failed(server);
-                if failed.fault.blame() == Blame::Server {
-                    column.increment(backend.server_metrics(server).failures);
+                let metrics = backend.server_metrics(server);
+                if is_servers(failed, status) {
+                    column.increment(metrics.failures);
+                } else if failed.fault == Fault::RetriedStatus {
+                    column.increment(metrics.successes);
                 }
             }
         }
     }
 }
 
+/// Whether a failed attempt is the server's fault: a status that its route has asked for again is, from 500 on.
+fn is_servers(failed: &Attempt, status: u16) -> bool {
+    failed.fault.blame() == Blame::Server && (failed.fault != Fault::RetriedStatus || is_failure(status))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_below_500_that_is_asked_for_again_is_no_fault_of_its_server() {
+        let asked_again = Attempt::new(Fault::RetriedStatus, Repeatable::Unanswered);
+        assert!(is_servers(&asked_again, 503) && !is_servers(&asked_again, 429) && is_servers(&CLOSED, 0));
+    }
 
     const CLOSED: Attempt = Attempt::new(Fault::ClosedBeforeResponse, Repeatable::Unanswered);
 

@@ -431,7 +431,7 @@ impl<'r, 'a> Race<'r, 'a> {
         if let Some(failed) = &failed {
             let status = if let Stage::Asked(asked) = &second.stage { asked.response.status } else { 0 };
             let cause = Cause::of(failed, second.reused, progress.retry_state);
-            cause.tell(failed, &second.turn);
+            cause.tell(failed, status, &second.turn);
             cause.count_beside(failed, (backend, second.server), status, progress.retry_state);
         }
         let request = &mut *progress.request;
@@ -478,7 +478,7 @@ fn tell_first_failed(progress: &mut Progress<'_>, backend: &Backend, failed: Opt
     let (Some(failed), Some(server)) = (failed, note.server) else { return };
     let cause = Cause::of(&failed, note.reused, progress.retry_state);
     if let Some(turn) = &progress.retry_state.turn {
-        cause.tell(&failed, turn);
+        cause.tell(&failed, progress.request.response.status, turn);
     }
     cause.count_beside(&failed, (backend, server), progress.request.response.status, progress.retry_state);
 }
