@@ -209,6 +209,8 @@ fn several_mirrors_get_copies_each_by_its_own_share_and_bounds() {
     let list = "mirror = [{ backend = \"wide\" }, { backend = \"narrow\", percent = 50, body = \"1KiB\" }, { backend = \"gone\" }]";
     let engine = Engine::start(
         &[
+            // Each worker takes turns by itself.
+            "[process]\nworkers = 1\n",
             LISTENERS,
             &backend("own", &[own.origin.address()], ""),
             &backend("wide", &[wide.origin.address()], ""),
