@@ -186,7 +186,7 @@ pub enum PathPattern {
 /// Action of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The request goes to a server of this backend. With a `split` among the steps it is the first backend of its sides.
+    /// The request goes to a server of this backend. With a `split` among the steps it is the first of its backends.
     Backend(BackendId),
     /// The client is redirected.
     Redirect(Redirect),

@@ -1324,24 +1324,6 @@ fn where_requests_go_is_checked() {
     };
     let both = |more: &str| route(&format!("backend=[{{name='a'}},{{name='b'}}]\n{more}"));
     let cases = [
-        (route("backend=[]"), 14, 9, "`backend` is an empty list"),
-        (route("backend=['a']"), 14, 10, "expected a table"),
-        (route("backend=[{weight=1}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`; write name ="),
-        (route("backend=[{name='a',respond=500}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`"),
-        (route("backend=[{name='a'},{respond=199}]"), 14, 29, "`respond` is too small; use 200 or more"),
-        (route("backend=[{respond=500},{respond=503}]"), 14, 9, "`backend` is a list without a backend; name a backend"),
-        (route("backend=[{name='a'},{name='a',request={set={X-A='1'}}},{name='a',request={set={X-A='1'}}}]"), 14, 56, "this backend is listed already"),
-        (route("backend=[{name='a'},{name='a',request={set={X-A='1'}}}]\nsticky={cookie='c'}"), 14, 21, "this backend is listed already"),
-        (route("backend=[{name='a'},{respond=500,request={set={X-A='1'}}}]"), 14, 34, "`request` of an entry is about a backend, and this one is an answer; remove it"),
-        (route("backend=[{name='a',request={host='b'}}]"), 14, 29, "unknown key `host`"),
-        (route("backend=[{name='a',request={set={Host='b'}}}]"), 14, 34, "the field \"Host\""),
-        (route("backend=[{name='a',response={set={Access-Control-Max-Age='1'}}}]\ncors={origins='*'}"), 13, 1, "`cors` writes \"Access-Control-Max-Age\", and `response` changes it"),
-        (route("backend=[{name='a'},{respond=500},{respond=500}]"), 14, 35, "this answer is listed already"),
-        (route("backend=[{name='c'}]"), 14, 16, "no backend named \"c\""),
-        (route("backend=[{name='a',weight=-1}]"), 14, 27, "`weight` is too small"),
-        (route("backend=[{name='a',weight=1000001}]"), 14, 27, "`weight` is too large"),
-        (route("backend=[{name='a'},{name='a',weight=3}]"), 14, 21, "this backend is listed already"),
-        (route("backend=[{name='a',weight=0}]"), 14, 9, "all weights are 0: every request is answered with 503"),
         (route("backend=5"), 14, 9, "`backend`: expected the name of a backend, or a list"),
         (route("backend='a'\nsticky={cookie='s'}"), 15, 1, "this route has one; remove it, or give `backend` a list"),
         (both("sticky={}"), 15, 8, "`sticky` of a route is one of `cookie` and `key`"),
@@ -1390,6 +1372,39 @@ fn where_requests_go_is_checked() {
         (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
         (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
         (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
+    expect(&cases);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn entries_of_a_list_of_backends_are_checked() {
+    let route = |text: &str| {
+        format!(
+            "[listener.l]\nbind='0.0.0.0:80'\n[backend.a]\nservers=['a:1']\n[backend.b]\nservers=['b:1']\n[[route]]\npath='/b'\nbackend='b'\n\
+             [[route]]\npath='/a'\nbackend='a'\n[[route]]\n{text}\n"
+        )
+    };
+    let cases = [
+        (route("backend=[]"), 14, 9, "`backend` is an empty list"),
+        (route("backend=['a']"), 14, 10, "expected a table"),
+        (route("backend=[{weight=1}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`; write name ="),
+        (route("backend=[{name='a',respond=500}]"), 14, 10, "an entry of `backend` is one of `name` and `respond`"),
+        (route("backend=[{name='a'},{respond=199}]"), 14, 30, "`respond` is too small; use 200 or more"),
+        (route("backend=[{respond=500},{respond=503}]"), 14, 9, "`backend` is a list without a backend; name a backend"),
+        (route("backend=[{name='a'},{name='a',request={set={X-A='1'}}},{name='a',request={set={X-A='1'}}}]"), 14, 56, "this backend is listed already"),
+        (route("backend=[{name='a'},{name='a',request={set={X-A='1'}}}]\nsticky={cookie='c'}"), 14, 21, "this backend is listed already"),
+        (route("backend=[{name='a'},{respond=500,request={set={X-A='1'}}}]"), 14, 34, "`request` of an entry is about a backend, and this one is an answer; remove it"),
+        (route("backend=[{name='a',request={host='b'}}]"), 14, 29, "unknown key `host`"),
+        (route("backend=[{name='a',request={set={Host='b'}}}]"), 14, 34, "the field \"Host\""),
+        (route("backend=[{name='a',response={set={Access-Control-Max-Age='1'}}}]\ncors={origins=['*']}"), 13, 1, "`cors` writes \"Access-Control-Max-Age\", and `response` changes it"),
+        (route("backend=[{name='a'},{respond=500},{respond=500}]"), 14, 35, "this answer is listed already"),
+        (route("backend=[{name='c'}]"), 14, 16, "no backend named \"c\""),
+        (route("backend=[{name='a',weight=-1}]"), 14, 27, "`weight` is too small"),
+        (route("backend=[{name='a',weight=1000001}]"), 14, 27, "`weight` is too large"),
+        (route("backend=[{name='a'},{name='a',weight=3}]"), 14, 21, "this backend is listed already"),
+        (route("backend=[{name='a',weight=0}]"), 14, 9, "all weights are 0: every request is answered with 503"),
     ];
     let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
     expect(&cases);

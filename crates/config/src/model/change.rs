@@ -170,7 +170,7 @@ impl FieldChanges {
         self.written().map(|line| line.name.as_str()).chain(self.remove.iter().map(String::as_str))
     }
 
-    /// These changes, and then others: of a field that both write the latter say what it is.
+    /// Changes of both, the others after these: of a field that both write the latter say what it is.
     pub fn then(&self, after: &FieldChanges) -> FieldChanges {
         let mut both = self.clone();
         for line in &after.set {

@@ -12,6 +12,7 @@ use crate::model::{
     RouteTimeouts, Side, SideSticky, SideTo, Split, Sticky,
 };
 use crate::report::Report;
+use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
 use crate::units;
 use crate::walk::{Found, Section, mismatch, string, within};
@@ -347,7 +348,7 @@ pub(super) fn mirrors(context: &Context<'_, '_>, section: &mut Section<'_, '_>, 
     let report = context.report;
     let Some(entry) = section.forms("mirror", &[Form::Table, Form::List(&[Form::Table])]) else { return Vec::new() };
     let Value::Array(items) = &entry.node.value else {
-        return mirror(context, &entry.node, own).into_iter().collect();
+        return mirror(context, (&entry.node, entry.key_span), own).into_iter().collect();
     };
     if items.is_empty() {
         report.error(entry.node.span, "`mirror` is an empty list", "name at least one backend, or remove it");
@@ -355,11 +356,11 @@ pub(super) fn mirrors(context: &Context<'_, '_>, section: &mut Section<'_, '_>, 
     if items.len() > MIRRORS_MAX {
         report.error(entry.node.span, "`mirror` has too many backends", format!("use at most {MIRRORS_MAX}"));
     }
-    items.iter().filter_map(|item| mirror(context, item, own)).collect()
+    items.iter().filter_map(|item| mirror(context, (item, item.span), own)).collect()
 }
 
-fn mirror(context: &Context<'_, '_>, node: &Node<'_>, own: &[BackendId]) -> Option<Mirror> {
-    let mut table = Section::of(context.report, node, "`mirror`", node.span)?;
+fn mirror(context: &Context<'_, '_>, (node, span): (&Node<'_>, Span), own: &[BackendId]) -> Option<Mirror> {
+    let mut table = Section::of(context.report, node, "`mirror`", span)?;
     let report = context.report;
     table.require("backend", "add backend = \"NAME\" of a [backend.NAME]");
     let found = table.string("backend");

@@ -384,8 +384,8 @@ impl<'a> Transfer<'a> {
     #[inline(always)]
     fn take_head(&mut self) -> Result<Option<Result<(), Stop>>, Stop> {
         match self.progress.request.response.status {
-            200..500 => Ok(Some(self.check_switch())),
-            101 | 500.. => Ok(Some(self.check_switch().and_then(|()| self.check_status()))),
+            200..400 => Ok(Some(self.check_switch())),
+            101 | 400.. => Ok(Some(self.check_switch().and_then(|()| self.check_status()))),
             _ => self.pass_informational().map(|()| None),
         }
     }

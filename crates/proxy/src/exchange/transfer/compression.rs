@@ -346,7 +346,7 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     })
 }
 
-/// What its route does not let go on of a response that may have trailers.
+/// Changes that keep fields back, of a response that may have trailers.
 fn withholds_trailers(transfer: &Transfer<'_>) -> Option<Rc<ResponseChange>> {
     let request = &*transfer.progress.request;
     let may_have = match &transfer.server {
