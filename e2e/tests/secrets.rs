@@ -289,8 +289,10 @@ fn a_report_for_others_has_all_of_an_engine_but_its_secrets() {
     let mut command = Command::new("tar");
     command.arg("tzf").arg(&archive);
     let names = run(command, b"", WAIT_MAX).text();
-    let parts =
-        ["manifest", "process", "status", "config", "snapshot", "history", "log", "metrics", "kernel", "doctor"];
+    let parts = [
+        "manifest", "process", "status", "config", "routes", "snapshot", "history", "log", "metrics", "kernel",
+        "doctor",
+    ];
     for part in parts {
         assert!(names.contains(&format!("/{part}.")), "{part}: {names}");
     }

@@ -47,6 +47,7 @@ mod text;
 mod tree;
 mod units;
 mod walk;
+mod withheld;
 mod wording;
 
 pub use format::format;
@@ -60,3 +61,4 @@ pub use problem::{Problem, Severity, render, to_json};
 pub use provenance::{Lookup, Named, PUSHED, PUSHED_JSON, Provenance, SOURCE_BYTES_MAX};
 pub use source::Source;
 pub use units::{Share, size_text};
+pub use withheld::without_secrets;

@@ -1,10 +1,10 @@
 //! A route in words: for these requests, do these steps, then this.
 //!
 //! The words are made of the keys as `/config` shows them, so that a key that has no words here yet is named all the
-//! same. What fields are set to is not told, nor what a field with a secret has to be: lists are shown to more people
-//! than configurations are.
+//! same. Values that people write into fields, parameters, cookies, queries and bodies are not told, since any of them
+//! may be a secret: lists are shown to more people than configurations are.
 
-use propylon_config::{Action, BackendId, Config, Route, effective, size_text};
+use propylon_config::{Action, BackendId, Config, Route, effective, size_text, without_secrets};
 use serde_json::{Map, Value};
 
 /// A route in words.
@@ -41,8 +41,8 @@ const ORDER: [&str; 16] = [
 ];
 /// Keys that are no steps.
 const NO_STEPS: [&str; 8] = ["name", "listener", "host", "path", "match", "backend", "redirect", "respond"];
-/// Parts of names of fields, cookies and parameters that have secrets.
-const SECRETIVE: [&str; 9] = ["auth", "cookie", "credential", "key", "pass", "secret", "session", "signature", "token"];
+/// Stand-in for a value that is not told.
+const WITHHELD: &str = "…";
 /// Characters of one value.
 const VALUE_CHARS_MAX: usize = 120;
 
@@ -100,18 +100,15 @@ fn condition(kind: &str, value: &Value) -> Vec<String> {
     };
     match value {
         Value::Object(tests) => {
-            // A cookie's value is a secret, whatever its name.
-            let asked = |name: &str| if kind == "cookie" { "cookie".to_owned() } else { name.to_owned() };
-            tests.iter().map(|(name, value)| format!("{word} {name} {}", test(&asked(name), value))).collect()
+            let may_be_secret = matches!(kind, "header" | "query" | "cookie");
+            let told: fn(&Value) -> String = if may_be_secret { |_| WITHHELD.into() } else { quoted };
+            tests.iter().map(|(name, value)| format!("{word} {name} {}", test(value, told))).collect()
         }
         value => vec![format!("{word} {}", alternatives(value))],
     }
 }
 
-fn test(name: &str, value: &Value) -> String {
-    let lower = name.to_ascii_lowercase();
-    let is_secret = SECRETIVE.iter().any(|part| lower.contains(part));
-    let told = |value: &Value| if is_secret { "…".to_owned() } else { format!("\"{}\"", text(value)) };
+fn test(value: &Value, told: fn(&Value) -> String) -> String {
     match value {
         Value::Object(of) if of.contains_key("present") => match of["present"].as_bool() {
             Some(false) => "not there".into(),
@@ -121,6 +118,10 @@ fn test(name: &str, value: &Value) -> String {
         Value::Object(of) if of.contains_key("regex") => format!("with the pattern {}", told(&of["regex"])),
         value => told(value),
     }
+}
+
+fn quoted(value: &Value) -> String {
+    format!("\"{}\"", text(value))
 }
 
 /// Words for a step; several where it has several parts.
@@ -194,7 +195,7 @@ fn proof(value: &Value) -> String {
             None => format!("a key in the parameter {}", text(&key["query"])),
         }
     } else if let Some(jwt) = value.get("jwt") {
-        format!("a token of {}", text(&jwt["issuer"]))
+        format!("a token of {}", address(&jwt["issuer"]))
     } else if let Some(forward) = value.get("forward") {
         format!("the word of {}", text(&forward["backend"]))
     } else {
@@ -256,7 +257,7 @@ fn then(keys: &Map<String, Value>) -> String {
             let part = |key: &str| Some(format!("{key} {}", text(to.get(key)?)));
             let path = to.get("path").map(|path| match path {
                 Value::Object(_) => path_change(path),
-                path => format!("path {}", text(path)),
+                path => format!("path {}", address(path)),
             });
             let parts: Vec<String> = ["scheme", "host", "port"].into_iter().filter_map(part).chain(path).collect();
             format!("redirect ({}) to {}", to["status"], parts.join(", "))
@@ -291,6 +292,14 @@ fn size(value: &Value) -> String {
 
 fn alternatives(value: &Value) -> String {
     list(value).join(" or ")
+}
+
+/// A path or a URL without its query and its user.
+fn address(value: &Value) -> String {
+    match value.as_str() {
+        Some(whole) => text(&without_secrets(whole, WITHHELD).into()),
+        None => text(value),
+    }
 }
 
 fn text(value: &Value) -> String {
@@ -333,7 +342,7 @@ mod tests {
         let Sentence { requests, steps, then, backends } = &all[0];
         assert_eq!(
             requests,
-            "listener web, host *.a.test, path from /api, field x-api-key …, field x-canary \"yes\", method GET or PUT, \
+            "listener web, host *.a.test, path from /api, field x-api-key …, field x-canary …, method GET or PUT, \
              parameter v there, source 10.0.0.0/8"
         );
         assert_eq!(
@@ -368,11 +377,16 @@ mod tests {
         let all = format!(
             "{:?}",
             sentences(
-                "[[route]]\nmatch = { header = { Authorization = \"Bearer hush\", X-Token = { prefix = \"hush\" } }, cookie = { key = { regex = \"^hush\" } } }\n\
+                "[[route]]\nmatch = { header = { Authorization = \"Bearer hush\", X-Seat = { prefix = \"hush\" } }, cookie = { c = { regex = \"^hush\" } }, query = { code = \"hush\" } }\n\
                  request = { set = { X-Pass = \"hush\" }, query = { set = { k = \"hush\" } } }\nresponse = { add = { X-A = \"hush\" } }\nbackend = \"app\"\n\
-                 [[route]]\npath = \"/b\"\nrespond = { body = \"hush\" }\n"
+                 [[route]]\npath = \"/b\"\nrespond = { body = \"hush\" }\n\
+                 [[route]]\npath = \"/c\"\nredirect = { path = \"/d?k=hush\" }\n"
             )
         );
-        assert!(!all.contains("hush") && all.contains("X-Pass"), "{all}");
+        assert!(!all.contains("hush"), "{all}");
+        for told in ["X-Pass", "field x-seat from …", "cookie c with the pattern …", "parameter code …", "to path /d?…"]
+        {
+            assert!(all.contains(told), "no {told} in {all}");
+        }
     }
 }

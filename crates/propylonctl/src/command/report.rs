@@ -162,6 +162,7 @@ impl Parts {
             return;
         }
         self.add("config.json", ask_json(admin, "/v1/config").map(withheld::config).map(pretty));
+        self.add("routes.json", ask_json(admin, "/v1/routes").map(pretty));
         self.add("snapshot.json", ask_json(admin, "/v1/snapshot").map(pretty));
         let span = if self.last <= FINE { "5m" } else { "24h" };
         let history = ask_json(admin, &format!("/v1/history.json?span={span}"));

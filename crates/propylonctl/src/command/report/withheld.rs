@@ -1,6 +1,7 @@
 //! A configuration without its secrets. Keys, tokens, passwords and hashes are in files, which it only names; but
 //! people also write values into fields, cookies, parameters and bodies.
 
+use propylon_config::without_secrets;
 use serde_json::{Map, Value};
 
 const WITHHELD: &str = "(withheld)";
@@ -45,7 +46,7 @@ fn look(value: &mut Value, name: &str) {
     match value {
         Value::Object(table) => in_table(table, name),
         Value::Array(all) => all.iter_mut().for_each(|each| look(each, name)),
-        Value::String(text) => *text = without_secrets(text),
+        Value::String(text) => *text = without_secrets(text, WITHHELD),
         _ => {}
     }
 }
@@ -57,21 +58,6 @@ fn hide(value: &mut Value) {
         Value::Array(all) => all.iter_mut().for_each(hide),
         Value::String(text) => WITHHELD.clone_into(text),
         _ => {}
-    }
-}
-
-/// A text without the query, and without the user, of a URL.
-fn without_secrets(text: &str) -> String {
-    let text = match text.split_once('?') {
-        Some((before, _)) if !before.is_empty() => format!("{before}?{WITHHELD}"),
-        _ => text.to_owned(),
-    };
-    match text.split_once("://").map(|(scheme, rest)| (scheme, rest.split_at(rest.find('/').unwrap_or(rest.len())))) {
-        Some((scheme, (authority, path))) => match authority.rsplit_once('@') {
-            Some((_, host)) => format!("{scheme}://{WITHHELD}@{host}{path}"),
-            None => text,
-        },
-        None => text,
     }
 }
 

@@ -1,0 +1,37 @@
+//! Values that others are not shown.
+
+/// A text without the query, and without the user, of a URL; `withheld` stands for them.
+///
+/// Keys, tokens and passwords are in files that configurations only name; but people also write some into addresses.
+pub fn without_secrets(text: &str, withheld: &str) -> String {
+    let text = match text.split_once('?') {
+        Some((before, _)) if !before.is_empty() => format!("{before}?{withheld}"),
+        _ => text.to_owned(),
+    };
+    match text.split_once("://").map(|(scheme, rest)| (scheme, rest.split_at(rest.find('/').unwrap_or(rest.len())))) {
+        Some((scheme, (authority, path))) => match authority.rsplit_once('@') {
+            Some((_, host)) => format!("{scheme}://{withheld}@{host}{path}"),
+            None => text,
+        },
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_and_a_user_are_withheld_and_the_rest_is_not() {
+        for (whole, shown) in [
+            ("/new", "/new"),
+            ("/new?k=v?w", "/new?-"),
+            ("https://a:b@c.test:1/d?e", "https://-@c.test:1/d?-"),
+            ("https://a@b@c.test?d/e", "https://-@c.test?-"),
+            ("https://c.test/@d", "https://c.test/@d"),
+            ("?", "?"),
+        ] {
+            assert_eq!(without_secrets(whole, "-"), shown);
+        }
+    }
+}
