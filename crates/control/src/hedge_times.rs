@@ -20,6 +20,8 @@ pub struct HedgeTimes {
 struct Known {
     first_bytes: Arc<FirstBytes>,
     recent: Recent,
+    /// A route goes by it.
+    is_used: bool,
 }
 
 impl HedgeTimes {
@@ -29,8 +31,14 @@ impl HedgeTimes {
         let elapsed = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
         let hedged: Vec<_> = snapshot.config.hedged_by_percentile().into_iter().collect();
         let backends = &snapshot.config.backends;
-        // Knowledge of a backend outlasts the routes that have no use for it for a while.
         self.known.retain(|name, _| backends.iter().any(|backend| backend.name == *name));
+        // Times of then say nothing once another configuration goes by them again.
+        for (name, known) in &mut self.known {
+            if known.is_used && !hedged.iter().any(|(id, _)| backends[id.0].name == *name) {
+                (known.is_used, known.recent) = (false, Recent::default());
+                known.first_bytes.publish(&known.recent);
+            }
+        }
         for of_backend in hedged.chunk_by(|one, other| one.0 == other.0) {
             let id = of_backend[0].0;
             // No worker has begun to count before it has the configuration.
@@ -40,6 +48,9 @@ impl HedgeTimes {
             let known = self.known.entry(name.clone()).or_insert_with(|| Known::new(first_bytes));
             if !Arc::ptr_eq(&known.first_bytes, first_bytes) {
                 *known = Known::new(first_bytes);
+            }
+            if !std::mem::replace(&mut known.is_used, true) {
+                known.recent = Recent::after(first_bytes.counts());
             }
             known.recent.look(&first_bytes.counts(), elapsed, &places);
             first_bytes.publish(&known.recent);
@@ -55,6 +66,6 @@ impl HedgeTimes {
 
 impl Known {
     fn new(first_bytes: &Arc<FirstBytes>) -> Known {
-        Known { first_bytes: Arc::clone(first_bytes), recent: Recent::default() }
+        Known { first_bytes: Arc::clone(first_bytes), recent: Recent::default(), is_used: true }
     }
 }

@@ -100,6 +100,12 @@ impl Default for Recent {
 }
 
 impl Recent {
+    /// Nothing of what these counts have been of: for a percentile that nobody has gone by for a while.
+    #[must_use]
+    pub fn after(counts: Box<Counts>) -> Recent {
+        Recent { seen: counts, ..Recent::default() }
+    }
+
     /// Takes note of the counts so far, after the time since the look before. `places` are those of [`PERCENTILES`]
     /// that are wanted: as many responses as they need are not forgotten for newer ones to come.
     pub fn look(&mut self, counts: &Counts, elapsed: Duration, places: &[usize]) {

@@ -79,6 +79,16 @@ impl SharedBudget {
         share > 0 && self.spend_saved(core) || self.reserve(per_second, now)
     }
 
+    /// Gives back a repeat that was taken and not made.
+    pub fn give_back(&self, core: usize) {
+        let Terms { share, per_second } = self.terms();
+        if share > 0 {
+            put(&self.saved[core].0, PARTS);
+        } else if let Some(interval) = MICROS_PER_SECOND.checked_div(per_second.into()) {
+            let _ = self.reserved_until.0.fetch_update(AcqRel, Acquire, |until| Some(until.saturating_sub(interval)));
+        }
+    }
+
     fn spend_saved(&self, core: usize) -> bool {
         for _ in 0..LOOKS_MAX {
             let is_enough =
@@ -127,6 +137,16 @@ mod tests {
     use super::*;
 
     const NOW: u64 = 1_000_000;
+
+    #[test]
+    fn what_is_given_back_can_be_spent_again() {
+        for terms in [Terms { share: 2_000, per_second: 0 }, Terms { share: 0, per_second: 10 }] {
+            let budget = SharedBudget::new(terms, 2);
+            assert!(spend_all(&budget, 0, NOW) > 0, "{terms:?}");
+            budget.give_back(1);
+            assert!(budget.spend(0, NOW) && !budget.spend(0, NOW), "{terms:?}");
+        }
+    }
 
     fn budget(share: u32, per_second: u32, cores: usize) -> SharedBudget {
         SharedBudget::new(Terms { share, per_second }, cores)

@@ -188,6 +188,11 @@ impl Backend {
         self.spend(self.metrics().hedges.refused)
     }
 
+    /// Gives back what was spent on a second attempt that asked no server.
+    pub fn refund_hedge(&self) {
+        self.shared.retries.give_back(self.state.pool.core());
+    }
+
     fn spend(&self, refused: Counter) -> bool {
         let is_paid = self.shared.retries.spend(self.state.pool.core(), coarse_millis());
         if !is_paid {

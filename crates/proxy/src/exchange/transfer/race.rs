@@ -130,7 +130,10 @@ fn begin(transfer: &mut Transfer<'_>, backend: &Rc<Backend>) -> Option<Second> {
         return None;
     }
     let fit = if retry_state.fresh { Fit::New } else { Fit::Any };
-    let rival = rival::begin(&mut client.client, backend, (server, tier), fit)?;
+    let Some(rival) = rival::begin(&mut client.client, backend, (server, tier), fit) else {
+        backend.refund_hedge();
+        return None;
+    };
     request.note.attempts += 1;
     let mut attempt = None;
     if let Trace::Recorded(_) = request.trace {
@@ -224,6 +227,7 @@ impl<'r, 'a> Race<'r, 'a> {
                         // No server was asked.
                         let note = &mut self.transfer.progress.request.note;
                         note.attempts = note.attempts.saturating_sub(1);
+                        self.backend.refund_hedge();
                     }
                     let transfer = self.end_second(failed);
                     let head = match first_failed {
