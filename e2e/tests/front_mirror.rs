@@ -2,8 +2,9 @@
 //! wrong on either side while the first exchange goes on as if nobody looked.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
@@ -591,4 +592,95 @@ fn copies_outlive_a_reload_and_a_drain_does_not_wait_for_them() {
     drop(client);
     engine.signal(Signal::TERM);
     assert_eq!(engine.wait(Duration::from_secs(40)).status.code(), Some(0));
+}
+
+#[test]
+fn a_body_of_an_announced_length_is_copied_though_its_stream_ends_behind_the_answer() {
+    let (own, shadow) = (Server::new("own"), Server::new("shadow"));
+    let engine = Engine::start(
+        &[
+            LISTENERS,
+            &backend("own", &[own.origin.address()], ""),
+            &backend("shadow", &[shadow.origin.address()], ""),
+            &route("/", "own", "\"shadow\"", ""),
+        ]
+        .concat(),
+    );
+    let mut http2 = Http2::start(&engine);
+    let fields = [&request("POST", "/late")[..], &[("content-length", "4")]].concat();
+    http2.headers(1, 0, &fields);
+    http2.send(DATA, 0, 1, b"body");
+    assert_eq!(http2.response(1).1, b"own");
+    assert_eq!(shadow.next().body, b"body");
+    reaches(&engine, "shadow", "answered", 1.0);
+    http2.send(DATA, END_STREAM, 1, b"");
+}
+
+#[test]
+fn a_connection_that_a_mirror_has_closed_while_idle_blames_nobody() {
+    let (own, connections) = (Server::new("own"), AtomicUsize::new(0));
+    let shadow = Origin::scripted(move |peer| {
+        let is_first = connections.fetch_add(1, Ordering::SeqCst) == 0;
+        let mut asked = 0;
+        while peer.read_head().is_some() {
+            asked += 1;
+            if is_first && asked == 2 {
+                return peer.close();
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let engine = Engine::start(
+        &[
+            "[process]\nworkers = 1\n",
+            LISTENERS,
+            &backend("own", &[own.origin.address()], ""),
+            &backend("shadow", &[shadow.address()], ""),
+            &route("/", "own", "\"shadow\"", ""),
+        ]
+        .concat(),
+    );
+    let mut client = engine.client("plain");
+    for answered in [1.0, 2.0, 3.0] {
+        assert_eq!(client.ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+        reaches(&engine, "shadow", "answered", answered);
+    }
+    assert_eq!(engine.metric("propylon_mirrored_requests_total", &[("reason", "failed")]), 0.0);
+    assert_eq!(engine.metric("propylon_server_connections_total", &[("backend", "shadow")]), 2.0);
+}
+
+#[test]
+fn small_chunks_that_come_together_go_on_together_beside_their_copy() {
+    const CHUNKS: usize = 4_000;
+    let shadow = Server::new("shadow");
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    let own = Origin::scripted(move |peer| {
+        peer.read_head();
+        let mut body = Vec::new();
+        while !body.ends_with(b"\r\n0\r\n\r\n") {
+            let Some(some) = peer.read_some() else { return };
+            body.extend(some);
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nown");
+    });
+    let engine = Engine::start(
+        &[
+            LISTENERS,
+            &backend("own", &[own.address()], ""),
+            &backend("shadow", &[shadow.origin.address()], ""),
+            &route("/", "own", "\"shadow\"", ""),
+        ]
+        .concat(),
+    );
+    let mut client = engine.client("plain");
+    client.send("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+    holds("the head at the server", || own.received_text().contains("POST /"));
+    client.send(["1\r\nx\r\n".repeat(CHUNKS), "0\r\n\r\n".into()].concat());
+    assert_eq!(client.read_response().body, b"own");
+    assert!(shadow.next().body == [b'x'; CHUNKS]);
+    // Each chunk by itself would be as many writes.
+    let reads = reads.load(Ordering::SeqCst);
+    assert!(reads < CHUNKS / 10, "{reads} reads");
 }

@@ -88,15 +88,17 @@ pub type Passed = oneshot::Receiver<Result<Body, Refused>>;
 pub struct Passing {
     body: Body,
     bytes_max: u64,
+    /// Length of the body, where it was announced: its end may come later than its last byte, and after the answer.
+    length: Option<u64>,
     /// Way to the task that makes the copy, until that has been told.
     told: Option<oneshot::Sender<Result<Body, Refused>>>,
 }
 
 impl Passing {
-    /// Keeps up to so many bytes.
-    pub fn new(space: &Rc<Space>, bytes_max: u64) -> (Passing, Passed) {
+    /// Keeps up to so many bytes of a body of this length, where it was announced.
+    pub fn new(space: &Rc<Space>, bytes_max: u64, length: Option<u64>) -> (Passing, Passed) {
         let (told, passed) = oneshot::channel();
-        (Passing { body: Body::empty(space), bytes_max, told: Some(told) }, passed)
+        (Passing { body: Body::empty(space), bytes_max, length, told: Some(told) }, passed)
     }
 
     /// Whether nothing more is kept: the copy has its body, or is to have none.
@@ -110,10 +112,13 @@ impl Passing {
     }
 
     pub fn pass(&mut self, data: &[u8]) {
-        if !self.is_over()
-            && let Err(refused) = self.body.extend(data, self.bytes_max)
-        {
-            self.tell(Err(refused));
+        if self.is_over() {
+            return;
+        }
+        match self.body.extend(data, self.bytes_max) {
+            Ok(()) if self.length == Some(self.body.bytes.len() as u64) => self.end(),
+            Ok(()) => {}
+            Err(refused) => self.tell(Err(refused)),
         }
     }
 
@@ -141,7 +146,7 @@ mod tests {
     #[test]
     fn a_body_that_passes_is_kept_to_the_byte_and_its_memory_comes_back() {
         let space = Rc::new(Space::default());
-        let (mut passing, mut passed) = Passing::new(&space, 10);
+        let (mut passing, mut passed) = Passing::new(&space, 10, None);
         passing.pass(b"of another attempt".get(..9).unwrap_or_default());
         passing.rewind();
         [&b"abc"[..], b"", b"defg", b"hij"].into_iter().for_each(|piece| passing.pass(piece));
@@ -155,15 +160,30 @@ mod tests {
     }
 
     #[test]
+    fn a_body_of_a_length_has_passed_with_its_last_byte() {
+        let space = Rc::new(Space::default());
+        let (mut passing, mut passed) = Passing::new(&space, 10, Some(5));
+        passing.pass(b"abc");
+        assert!(!passing.is_over() && passed.try_recv().is_err());
+        passing.pass(b"de");
+        assert!(passing.is_over());
+        drop(passing);
+        assert_eq!(
+            passed.try_recv().ok().and_then(Result::ok).map(|body| body.bytes().to_vec()).as_deref(),
+            Some(&b"abcde"[..])
+        );
+    }
+
+    #[test]
     fn a_body_that_is_too_long_or_given_up_leaves_nothing() {
         let space = Rc::new(Space::default());
-        let (mut passing, mut passed) = Passing::new(&space, 10);
+        let (mut passing, mut passed) = Passing::new(&space, 10, None);
         passing.pass(b"0123456789");
         assert_eq!((passing.is_over(), space.taken.get()), (false, 10));
         passing.pass(b"a");
         assert_eq!((passing.is_over(), space.taken.get()), (true, 0));
         assert_eq!(passed.try_recv().ok().and_then(Result::err), Some(Refused::TooLong));
-        let (mut passing, mut passed) = Passing::new(&space, 10);
+        let (mut passing, mut passed) = Passing::new(&space, 10, None);
         passing.pass(b"some");
         drop(passing);
         assert!(passed.try_recv().is_err() && space.taken.get() == 0);

@@ -5,6 +5,7 @@
 //! since the client may have gone when its turn comes. Its body is here already, or kept while it passes to the first
 //! server (`crate::copies`). Why it is so: `docs/decisions/0070-copies.md`.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroU64;
@@ -21,12 +22,13 @@ use propylon_observe::telemetry::Wait;
 use propylon_steps::mirror::{Mirror, Place};
 
 use super::attempt::{InProgress, withhold_fields};
+use super::blame::Cause;
 use super::heads::{write_request_fields, write_request_head};
 use super::reading::{Reading, Wanted};
 use super::transfer::{Http1, Http2, Upstream, decoded};
 use crate::client::side::ClientSide;
 use crate::copies::{Body, Passed, Passing, Refused};
-use crate::fault::Attempt;
+use crate::fault::{Attempt, Repeatable};
 use crate::request::{Note, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -35,6 +37,7 @@ use crate::upstream::terms::Checkout;
 
 /// Bytes of a response to a copy that are read and thrown away.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+const LATE: Attempt = Attempt::new(Fault::FirstByteTimeout, Repeatable::No);
 
 /// Begins a copy of a request for one of the route's mirrors, if it is this request's turn.
 pub fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, mirror: &Mirror) {
@@ -45,18 +48,20 @@ pub fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnap
     let count = |outcome| count(backend, outcome);
     let bytes_max = mirror.body_bytes_max;
     let Some(here) = here(client, request, bytes_max) else { return count("not-copied") };
+    // Before anything is copied.
     let Some(place) = mirror.place() else { return count("too-many") };
-    let body = match here {
-        Here::All(bytes) => {
+    let body = match here.bytes(client) {
+        Some(bytes) => {
             let mut body = Body::empty(&backend.services.copies);
             match body.extend(&bytes, bytes_max) {
                 Ok(()) => Coming::Here(body),
                 Err(refused) => return count(outcome_of(refused)),
             }
         }
-        Here::Later => {
+        None => {
+            let length = if let RequestBody::Length(length) = request.head.body { Some(length) } else { None };
             let Some(taken) = &mut request.steps else { return };
-            let (passing, passed) = Passing::new(&backend.services.copies, bytes_max);
+            let (passing, passed) = Passing::new(&backend.services.copies, bytes_max, length);
             taken.passing.get_or_insert_default().borrow_mut().push(passing);
             Coming::Later(passed)
         }
@@ -86,8 +91,28 @@ fn outcome_of(refused: Refused) -> &'static str {
 
 /// Part of a body that is here when its request is sent on.
 enum Here {
-    All(Vec<u8>),
+    Nothing,
+    /// So many bytes of the inbox.
+    Bytes(usize),
+    /// So many bytes of the inbox, in chunks.
+    Chunks(usize),
     Later,
+}
+
+impl Here {
+    /// All of the body; none where it comes later.
+    fn bytes<'a>(&self, client: &'a ClientSide<'_>) -> Option<Cow<'a, [u8]>> {
+        let inbox = |length: usize| match client {
+            ClientSide::Http1(connection) => &connection.inbox.readable()[..length],
+            ClientSide::Http2(_) => &[][..],
+        };
+        match *self {
+            Here::Nothing => Some(Cow::Borrowed(&[][..])),
+            Here::Bytes(length) => Some(Cow::Borrowed(inbox(length))),
+            Here::Chunks(length) => Some(Cow::Owned(decoded(inbox(length)).0)),
+            Here::Later => None,
+        }
+    }
 }
 
 /// `None` where there is to be no copy: its body is known to be too long, or the request is to open a tunnel.
@@ -95,23 +120,19 @@ fn here(client: &ClientSide<'_>, request: &Request, bytes_max: u64) -> Option<He
     if request.head.upgrade.is_some() {
         return None;
     }
-    let bytes = match (request.head.body, client) {
-        (RequestBody::None, _) => Vec::new(),
+    Some(match (request.head.body, client) {
+        (RequestBody::None, _) => Here::Nothing,
         (RequestBody::Length(length), _) if length > bytes_max => return None,
-        (RequestBody::Length(0), _) => Vec::new(),
-        (_, ClientSide::Http2(_)) => return Some(Here::Later),
+        (RequestBody::Length(0), _) => Here::Nothing,
+        (_, ClientSide::Http2(_)) => Here::Later,
         (RequestBody::Length(length), ClientSide::Http1(connection)) => {
-            match connection.inbox.readable().get(..usize::try_from(length).ok()?) {
-                Some(bytes) => bytes.to_vec(),
-                None => return Some(Here::Later),
-            }
+            let length = usize::try_from(length).ok()?;
+            if length <= connection.inbox.len() { Here::Bytes(length) } else { Here::Later }
         }
-        (RequestBody::Chunked, ClientSide::Http1(connection)) => match whole_chunked(connection.inbox.readable()) {
-            Some(length) => decoded(&connection.inbox.readable()[..length]).0,
-            None => return Some(Here::Later),
-        },
-    };
-    Some(Here::All(bytes))
+        (RequestBody::Chunked, ClientSide::Http1(connection)) => {
+            whole_chunked(connection.inbox.readable()).map_or(Here::Later, Here::Chunks)
+        }
+    })
 }
 
 /// Body of a copy.
@@ -222,21 +243,41 @@ async fn send(backend: &Rc<Backend>, mut head: Head, body: Body, _place: Place) 
     };
     head.set_length(body.bytes().len());
     let mut nobody = Nobody { deadline: services.timers.deadline() };
-    // A connection that is for one client alone is for no copy after this one.
-    let is_alone = backend.config().reuse == Reuse::Never;
+    let is_alone = is_alone(backend);
     let mut retry_state = RetryState { fresh: is_alone, ..RetryState::default() };
+    let is_repeatable = head.method.is_idempotent() && body.bytes().is_empty();
+    match attempt(backend, &head, body, (&mut nobody, &mut retry_state)).await {
+        Ok(()) => return "answered",
+        Err(true) if is_repeatable && !is_alone => {}
+        Err(_) => return "failed",
+    }
+    // The connection had been closed while it was idle, as others of the pool may be.
+    retry_state.fresh = true;
+    match attempt(backend, &head, Body::empty(&services.copies), (&mut nobody, &mut retry_state)).await {
+        Ok(()) => "answered",
+        Err(_) => "failed",
+    }
+}
+
+/// Sends a copy once. An error: whether its connection was to blame, and not the server.
+async fn attempt(
+    backend: &Rc<Backend>,
+    head: &Head,
+    body: Body,
+    (nobody, retry_state): (&mut Nobody, &mut RetryState),
+) -> Result<(), bool> {
+    let services = &backend.services;
     let mut note = Note::default();
-    let Ok(stream) = check_out(backend, &mut nobody, &mut note, &mut retry_state).await else { return "failed" };
-    let Ok(server) = open(backend, &head, body.bytes().len(), stream) else { return "failed" };
+    let stream = check_out(backend, nobody, &mut note, retry_state).await.map_err(|_| false)?;
+    let server = open(backend, head, body.bytes().len(), stream).map_err(|_| false)?;
     let mut reading = Reading::new(server, head.method, Some(body), Wanted::Discarded(RESPONSE_BYTES_MAX));
-    drop(head);
     let (began, due) = (Instant::now(), services.timers.now() + backend.terms.first_byte + backend.terms.body);
-    let is_whole = poll_fn(|context| {
+    let read = poll_fn(|context| {
         if let Poll::Ready(read) = reading.poll(context, services) {
-            return Poll::Ready(read.is_ok());
+            return Poll::Ready(read);
         }
         if services.timers.now() >= due {
-            return Poll::Ready(false);
+            return Poll::Ready(Err(LATE));
         }
         nobody.deadline.set(due, context.waker());
         Poll::Pending
@@ -245,14 +286,24 @@ async fn send(backend: &Rc<Backend>, mut head: Head, body: Body, _place: Place) 
     if let Some(server) = note.server.filter(|_| reading.has_head) {
         backend.state.succeeded(server, services.timers.now());
     }
+    let cause = read.err().map(|failed| (Cause::of(&failed, note.reused, retry_state), failed));
     if let Some(turn) = &retry_state.turn {
-        match reading.has_head {
-            true => turn.answered(reading.answer.head.status, began.elapsed().as_micros() as u64),
-            false => turn.failed(),
+        match (reading.has_head, &cause) {
+            (false, Some((cause, failed))) => cause.tell(failed, reading.answer.head.status, turn),
+            _ => turn.answered(reading.answer.head.status, began.elapsed().as_micros() as u64),
         }
     }
-    reading.end(backend, &mut note, (is_whole, is_alone));
-    if is_whole { "answered" } else { "failed" }
+    let is_stale = matches!(cause, Some((Cause::Stale | Cause::CutOff, _))) && !reading.has_head;
+    if let Some(server) = note.server.filter(|_| is_stale) {
+        services.metrics.increment(backend.server_metrics(server).stale);
+    }
+    reading.end(backend, &mut note, (cause.is_none(), is_alone(backend)));
+    if cause.is_none() { Ok(()) } else { Err(is_stale) }
+}
+
+/// Whether connections are for one client alone, and so for no copy after the first.
+fn is_alone(backend: &Backend) -> bool {
+    backend.config().reuse == Reuse::Never
 }
 
 /// Waits for a connection, or for a stream of one.

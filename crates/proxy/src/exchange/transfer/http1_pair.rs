@@ -18,7 +18,6 @@ use super::upstream::http1::Http1;
 use super::upstream::part::Written;
 use crate::client::connection::Connection;
 use crate::fault;
-use crate::request::Request;
 
 /// The two connections, and the progress of the request that they carry.
 pub struct Http1Pair<'t, 'a> {
@@ -181,32 +180,48 @@ impl Http1Pair<'_, '_> {
         Ok(())
     }
 
-    /// Puts the next piece of a body that is slowed down, or kept for a copy, into the outbox, or its end.
+    /// Puts what has come of a body that is slowed down, or kept for a copy, into the outbox, or its end.
     #[cold]
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let Http1Pair { connection, server, progress, .. } = self;
         let mut pieces = Pieces::new(true);
-        let come =
-            |connection: &Connection, request: &Request| request.note.bytes_received + connection.inbox.len() as u64;
-        let before = come(connection, progress.request);
-        let polled = poll_connection(connection, context, progress.upload, progress.request, &mut pieces);
-        // All that has come counts for the client's rate, and not the first piece of it alone.
-        let received = come(connection, progress.request).saturating_sub(before) as usize;
-        if received > 0 {
-            progress.limits.upload.progressed(received, &progress.core);
+        let come = |pair: &Self| pair.progress.request.note.bytes_received + pair.connection.inbox.len() as u64;
+        let before = come(self);
+        let mut waits = self.stage_piece(context, &mut pieces)?;
+        let is_staged = waits.is_none();
+        // Small chunks that have come together go on together.
+        while waits.is_none()
+            && self.progress.sending == Sending::Body
+            && matches!(self.progress.upload, Upload::Copied(_) | Upload::Paced(_))
+            && !self.connection.inbox.is_empty()
+            && self.server.outbox.len() < PIECE_BYTES
+        {
+            waits = self.stage_piece(context, &mut pieces)?;
         }
-        let Poll::Ready(piece) = polled else {
-            progress.limits.upload.wait_for(Side::Client, &progress.core);
-            return Poll::Pending;
-        };
+        // All that has come counts for the client's rate, and not the first piece of it alone.
+        let received = come(self).saturating_sub(before) as usize;
+        let upload = &mut self.progress.limits.upload;
+        if received > 0 {
+            upload.progressed(received, &self.progress.core);
+        }
+        match waits.filter(|_| !is_staged) {
+            Some(side) => {
+                upload.wait_for(side, &self.progress.core);
+                Poll::Pending
+            }
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Puts the next piece of such a body into the outbox. Returns whom it waits for, if there is none.
+    fn stage_piece(&mut self, context: &mut Context<'_>, pieces: &mut Pieces) -> Result<Option<Side>, Stop> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let polled = poll_connection(connection, context, progress.upload, progress.request, pieces);
+        let Poll::Ready(piece) = polled else { return Ok(Some(Side::Client)) };
         let is_chunked = server.is_chunked();
         let mut scratch = progress.core.scratch.borrow_mut();
         scratch.clear();
         match piece? {
-            Piece::Later => {
-                progress.limits.upload.wait_for(Side::Pace, &progress.core);
-                return Poll::Pending;
-            }
+            Piece::Later => return Ok(Some(Side::Pace)),
             Piece::Data(mut data) => {
                 progress.limits.upload.progressed(data.len(), &progress.core);
                 match is_chunked {
@@ -225,7 +240,7 @@ impl Http1Pair<'_, '_> {
         }
         progress.core.buffers.equip(&mut server.outbox);
         server.outbox.extend(&scratch);
-        Poll::Ready(Ok(()))
+        Ok(None)
     }
 
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
