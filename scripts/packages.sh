@@ -290,7 +290,7 @@ rpm() {
         [ ! -f "packaging/rpm/$program.scripts" ] || cp "packaging/rpm/$program.scripts" "$WORK/rpm/$program.scripts"
         rpmbuild -bb --quiet --target "$(uname -m)" --define "_topdir $WORK/rpm/top" --define "_rpmdir $OUT" \
             --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" --define "program $program" \
-            --define "about $(about "$program")" --define "version $VERSION" --define "tree $TREE" \
+            --define "about $(about "$program")" --define "version ${VERSION//-/\~}" --define "tree $TREE" \
             --define "scripts $WORK/rpm/$program.scripts" --define "list $WORK/rpm/$program.list" \
             "${requires[@]}" "${recommends[@]}" packaging/rpm/package.spec > "$WORK/rpm/$program.log" 2>&1 ||
             { cat "$WORK/rpm/$program.log" >&2 && fail "rpmbuild has not made $program"; }

@@ -88,6 +88,8 @@ down() {
     local id name namespace
     if [ -f "$PIDS" ]; then
         tac "$PIDS" | while read -r id name; do
+            # After a restart of the machine the number may be anybody's.
+            [ "$(ip netns identify "$id" 2>/dev/null)" = "$NAMESPACE" ] || continue
             kill "$id" 2>/dev/null || continue
             for _ in $(seq 40); do
                 is_running "$id" || break

@@ -4,6 +4,11 @@
 ///
 /// Keys, tokens and passwords are in files that configurations only name; but people also write some into addresses.
 pub fn without_secrets(text: &str, withheld: &str) -> String {
+    // A user's password may have any byte in it.
+    let user = text.find("://").zip(text.rfind('@')).filter(|(scheme, at)| text[scheme + 3..*at].contains(':'));
+    if let Some((scheme, at)) = user.filter(|(scheme, at)| text[scheme + 3..*at].contains(['?', '/'])) {
+        return without_secrets(&format!("{}{withheld}{}", &text[..scheme + 3], &text[at..]), withheld);
+    }
     let text = match text.split_once('?') {
         Some((before, _)) if !before.is_empty() => format!("{before}?{withheld}"),
         _ => text.to_owned(),
@@ -29,6 +34,8 @@ mod tests {
             ("https://a:b@c.test:1/d?e", "https://-@c.test:1/d?-"),
             ("https://a@b@c.test?d/e", "https://-@c.test?-"),
             ("https://c.test/@d", "https://c.test/@d"),
+            ("https://u:pa?ss@c.test/d", "https://-@c.test/d"),
+            ("https://u:pa/ss@c.test/d?e", "https://-@c.test/d?-"),
             ("?", "?"),
         ] {
             assert_eq!(without_secrets(whole, "-"), shown);

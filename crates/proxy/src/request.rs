@@ -16,6 +16,7 @@ use propylon_net::buffer::Buffer;
 use propylon_steps::pace::Pace;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
+use propylon_steps::split::Split;
 use propylon_steps::{Changed, RequestChange, ResponseChange, Steps};
 
 use crate::copies::Passing;
@@ -219,10 +220,12 @@ impl Request {
 
     /// Whether trailers stay here: a server that merges them into the head must not be led by one with a name that the
     /// route writes or removes.
+    /// So may each side of the route: a body that is held is read before one is chosen.
     pub fn drops_trailers(&self) -> bool {
-        let side = self.changed.as_ref().and_then(|changed| changed.side.as_ref());
-        self.steps.as_ref().and_then(|steps| steps.request.as_ref()).is_some_and(RequestChange::changes_fields)
-            || side.is_some_and(|side| side.changes_fields())
+        self.steps.as_ref().is_some_and(|steps| {
+            steps.request.as_ref().is_some_and(RequestChange::changes_fields)
+                || steps.split.as_ref().is_some_and(Split::changes_fields)
+        })
     }
 
     /// Changes of a server's response: those of its side, which have the route's in them, or else the route's.

@@ -291,6 +291,9 @@ impl Limiter {
             return true;
         }
         let is_value = |part: &LimitKey| {
+            if matches!(part, LimitKey::Header(name) if has_several(asked, name)) {
+                return false;
+            }
             let mut scratch = [0; HOST_BYTES_MAX];
             value(part, asked, &mut scratch).is_some_and(|value| list.has_value(&value))
         };

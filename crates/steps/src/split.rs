@@ -122,7 +122,12 @@ impl Split {
         self.named(&cookie.cookie, fields, text).is_some_and(|side| self.sides[side].to == SideTo::Backend(backend))
     }
 
-    /// Whether sides have changes of their own.
+    /// Whether sides change fields of requests.
+    pub fn changes_fields(&self) -> bool {
+        self.sides.iter().filter_map(|side| side.change.as_ref()).any(|change| change.changes_fields())
+    }
+
+    /// Whether a side has changes of its own.
     pub fn has_changes(&self) -> bool {
         self.sides.iter().any(|side| side.change.is_some())
     }

@@ -802,10 +802,11 @@ byId("ask-form").addEventListener("submit", async event => {
   event.preventDefault();
   if (isSending || byId("ask-go").hidden) return;
   isSending = byId("ask-go").disabled = true;
-  try { await send(wanted); } catch (error) {
+  const action = wanted;
+  try { await send(action); } catch (error) {
     forgetToken();
     byId("ask-token-line").hidden = false;
-    tell([`✗ No answer (${error.message}): whether it was done is not known; the events below tell`], false);
+    if (wanted === action) tell([`✗ No answer (${error.message}): whether it was done is not known; the events below tell`], false);
   }
   isSending = byId("ask-go").disabled = false;
 });

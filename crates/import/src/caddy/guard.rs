@@ -94,9 +94,10 @@ impl Reader<'_> {
                 Err(_) if is_expression(&test) => (is_known, is_wider) = (true, true),
                 Err(_) => is_wider = true,
             }
-            if test.name() == "query" {
-                self.plan.note(each.line, each.text(), FIRST);
-            }
+        }
+        // Caddy looks at each of several parameters of one name, and a route at the first.
+        for matched in &mut own {
+            is_wider |= matched.ask_for_parameters();
         }
         let proof = if each.name() == "forward_auth" { self.asked(each) } else { None };
         if is_auth && proof.is_none() {
@@ -169,10 +170,6 @@ fn in_other_cases(route: &Route) -> Option<Path> {
 
 /// Words for a guard that holds for more than it did.
 const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for";
-
-/// Words for a guard that goes by parameters of the query.
-const FIRST: &str = "of several parameters of one name Caddy looks at all, and a route at the first: who may come in \
-                     should not hang on it";
 
 /// Whether a test is one in Caddy's language of expressions.
 fn is_expression(test: &Directive) -> bool {

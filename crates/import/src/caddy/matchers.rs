@@ -22,6 +22,13 @@ impl Matched {
         Matched { host: None, path: Path::Prefix("/".into()), conditions: BTreeMap::new() }
     }
 
+    /// Asks that parameters of the query are there, whatever they are; whether that is more than was asked for.
+    pub(super) fn ask_for_parameters(&mut self) -> bool {
+        const PRESENT: &str = "{ present = true }";
+        let all = self.conditions.iter_mut().filter(|((kind, _), value)| kind == "query" && *value != PRESENT);
+        all.map(|(_, value)| PRESENT.clone_into(value)).count() > 0
+    }
+
     fn with(self, kind: &str, name: &str, value: String) -> Matched {
         let mut conditions = self.conditions;
         conditions.insert((kind.to_owned(), name.to_owned()), value);
@@ -191,7 +198,7 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
                 None => {
                     let values = arguments.get(1..).filter(|values| !values.is_empty());
                     let all = values.map_or_else(|| vec![String::new()], <[String]>::to_vec);
-                    all.iter().map(|value| Matched::all().with("header", test.word(1), text_test(value))).collect()
+                    all.iter().map(|value| Matched::all().with("header", test.word(1), line_test(value))).collect()
                 }
             },
             "query" => parameters(arguments).map_err(|()| format!("\"{}\"", test.text()))?,
@@ -203,6 +210,17 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
         }
     }
     Ok(all)
+}
+
+/// A test that one of a field's lines has to fit, which a route has joined by commas.
+fn line_test(word: &str) -> String {
+    match text_test(word) {
+        test if word.is_empty() || test == "{ present = true }" => test,
+        _ => {
+            let parts: Vec<String> = word.split('*').map(escaped).collect();
+            format!("{{ regex = {} }}", quoted(&format!("(?:^|, ){}(?:, |$)", parts.join(".*"))))
+        }
+    }
 }
 
 /// Alternatives of a test of parameters: values of one name are alternatives, and each name has to be there.

@@ -134,7 +134,7 @@ impl<'w> Test<'w> {
                 }
                 match how {
                     "found" => Some(vec![condition("header", &name, PRESENT.into())?]),
-                    _ => self.each(|text| condition("header", &name, self.value(text, self.what == "req.fhdr")?)),
+                    _ => self.each(|text| condition("header", &name, self.value(text, false)?)),
                 }
             }
             ("cook" | "req.cook" | "urlp" | "url_param", how) => {
@@ -177,7 +177,7 @@ impl<'w> Test<'w> {
         let is_path = text.starts_with('/') && !text.contains('?');
         let path = match (self.what, self.how) {
             (_, "beg") if is_path => Path::Prefix(text.to_owned()),
-            (_, "" | "str") if is_path => Path::Exact(text.to_owned()),
+            ("path", "" | "str") if is_path => Path::Exact(text.to_owned()),
             ("path", "end") => Path::Regex(format!("{}$", escaped(text))),
             ("path", "sub") => Path::Regex(escaped(text)),
             ("path", "dir") => Path::Regex(format!("/{}(/|$)", escaped(text.trim_matches('/')))),
@@ -316,7 +316,7 @@ mod tests {
             ("hdr_dir(x-t) /abc/", &["a/abc/b", "abc"], &["a.abc"]),
             ("hdr_reg(x-t) ^abc$", &["x, abc", "abc"], &["x abc"]),
             ("hdr_reg(x-t) ^abc|^def$", &["x, abcd", "def", "x,def"], &["xdef", "defx"]),
-            ("req.fhdr(x-t) -i abc", &["ABC"], &["x, abc"]),
+            ("req.fhdr(x-t) -i abc", &["ABC", "x, abc"], &["abcd"]),
         ] {
             let pattern = compile(&pattern(test).to_string()).unwrap();
             found.iter().for_each(|text| assert!(pattern.is_match(text.as_bytes()), "{test}: {text}"));

@@ -123,10 +123,13 @@ fn write(arguments: &Arguments) -> Result<(Value, PathBuf), String> {
     let mut archive = Archive::new(file, seconds(now) as u64);
     let whole = format!("{manifest:#}\n");
     let files = parts.files.iter().map(|(name, text)| (name.as_str(), text));
-    for (part, text) in [("manifest.json", &whole)].into_iter().chain(files) {
-        archive.add(&format!("{name}/{part}"), text.as_bytes()).map_err(failed)?;
+    let mut all = [("manifest.json", &whole)].into_iter().chain(files);
+    let written = all.try_for_each(|(part, text)| archive.add(&format!("{name}/{part}"), text.as_bytes()));
+    if let Err(error) = written.and_then(|()| archive.end()).and_then(|mut file: fs::File| file.flush()) {
+        // Half of a report is none, and stands in the way of the next.
+        let _ = fs::remove_file(&path);
+        return Err(failed(error));
     }
-    archive.end().and_then(|mut file: fs::File| file.flush()).map_err(failed)?;
     Ok((manifest, path))
 }
 
@@ -172,11 +175,12 @@ impl Parts {
         if let Ok(events) = &mut events {
             events.retain(|event| number(&event["time"]) >= since);
         }
-        self.add("log.txt", events.map(|events| events.iter().map(|event| event_line(event, false)).collect()));
+        self.add("log.txt", events.map(|events| events.iter().map(log_line).collect()));
         self.add("metrics.txt", text_of(admin, "/metrics"));
         // An engine that is of no cluster has nothing to tell of one.
-        if let Ok(cluster) = ask_json(admin, "/v1/cluster") {
-            self.add("cluster.json", Ok(pretty(cluster)));
+        let cluster = AdminRequest { method: "GET", path: "/v1/cluster", fields: "", body: "", timeout: READ_TIMEOUT };
+        if !matches!(ask(admin, &cluster), Ok((404, _))) {
+            self.add("cluster.json", ask_json(admin, "/v1/cluster").map(pretty));
         }
     }
 
@@ -184,6 +188,28 @@ impl Parts {
         self.add("kernel.txt", Ok(kernel()));
         self.add("doctor.json", doctor(config));
     }
+}
+
+/// An event as a line of the log, without what clients, scripts and configurations have put into it: it is in quotes,
+/// behind `complains:`, or the value of a field that tells of a client.
+fn log_line(event: &Value) -> String {
+    const OF_CLIENTS: [&str; 3] = ["client=", "server_name=", "ja4="];
+    let line = event_line(event, false);
+    let line = line.trim_end_matches('\n');
+    let known = match line.split_once("complains: ") {
+        Some((known, _)) => format!("{known}complains: …"),
+        None => line.to_owned(),
+    };
+    let parts: Vec<&str> = known.split('"').collect();
+    let quoted = |at: usize| at % 2 == 1;
+    let parts: Vec<&str> =
+        parts.into_iter().enumerate().map(|(at, part)| if quoted(at) { "…" } else { part }).collect();
+    let words = parts.join("\"");
+    let shown = words.split(' ').map(|word| match OF_CLIENTS.iter().find(|name| word.starts_with(*name)) {
+        Some(name) => format!("{name}…"),
+        None => word.to_owned(),
+    });
+    shown.collect::<Vec<String>>().join(" ") + "\n"
 }
 
 /// The values of a history since a time.

@@ -30,7 +30,9 @@ impl Cause {
             return Cause::CutOff;
         }
         let is_known = retry_state.fresh && !retry_state.fresh_beside;
-        let is_stale = reused && failed.repeatable != Repeatable::No && !is_known;
+        // A status is an answer: the connection is well.
+        let is_broken = failed.fault != Fault::RetriedStatus;
+        let is_stale = is_broken && reused && failed.repeatable != Repeatable::No && !is_known;
         if is_stale { Cause::Stale } else { Cause::Failure }
     }
 
