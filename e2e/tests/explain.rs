@@ -472,7 +472,7 @@ fn commands_of_propylonctl_answer_to_one_name_as_to_the_other() {
     let (listed, there) = (by(&engine, &["--help"]).1, by(&own, &["--help"]).1);
     let commands: Vec<&str> = there.lines().skip_while(|line| *line != "Commands:").skip(1).collect();
     let commands: Vec<&str> = commands.into_iter().take_while(|line| !line.is_empty()).collect();
-    assert_eq!(commands.len(), 21, "{there}");
+    assert_eq!(commands.len(), 22, "{there}");
     commands.iter().for_each(|line| assert!(listed.lines().any(|other| other == *line), "{line}\n{listed}"));
 }
 

@@ -243,7 +243,8 @@ impl Request {
     }
 }
 
-fn response_change<'a>(steps: Option<&'a Steps>, changed: Option<&'a Changed>) -> Option<&'a Rc<ResponseChange>> {
+/// As [`Request::response_change`], of a request's parts.
+pub fn response_change<'a>(steps: Option<&'a Steps>, changed: Option<&'a Changed>) -> Option<&'a Rc<ResponseChange>> {
     match changed.and_then(|changed| changed.side.as_ref()) {
         Some(side) => side.response.as_ref(),
         None => steps?.response.as_ref(),

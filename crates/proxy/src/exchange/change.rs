@@ -14,7 +14,7 @@ use super::heads::forwarded;
 use crate::answer::Answer;
 use crate::client::facts::tls_fact;
 use crate::client::side::ClientSide;
-use crate::request::{Request, Taken};
+use crate::request::{Request, Taken, response_change};
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Trace;
 use crate::upstream::backend::Backend;
@@ -146,9 +146,10 @@ pub fn write_lines(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSn
 /// Changes a server's response, whose text is given: what is added to it is among [`Request::lines`].
 pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], backend: &Backend) {
     let id = request.id().map(str::to_owned);
-    let Some(change) = request.response_change().map(Rc::clone) else { return };
-    let Request { head, text: head_text, changed, response, lines, hides_via, note, .. } = request;
-    let Some(changed) = changed else { return };
+    let Request { head, text: head_text, steps, changed, response, lines, hides_via, note, .. } = request;
+    let Some(changed) = changed.as_deref() else { return };
+    // Not counted: the count may lie beside another core's.
+    let Some(change) = response_change(steps.as_deref(), Some(changed)) else { return };
     let tls = |fact| fact_of((client, id.as_deref()), fact);
     let server = note.server.map(|server| backend.servers[server].label.as_str());
     let facts = Facts { changed, request: (head, head_text), server, tls: &tls };
