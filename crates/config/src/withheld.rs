@@ -5,8 +5,9 @@
 /// Keys, tokens and passwords are in files that configurations only name; but people also write some into addresses.
 pub fn without_secrets(text: &str, withheld: &str) -> String {
     // A user's password may have any byte in it.
-    let user = text.find("://").zip(text.rfind('@')).filter(|(scheme, at)| text[scheme + 3..*at].contains(':'));
-    if let Some((scheme, at)) = user.filter(|(scheme, at)| text[scheme + 3..*at].contains(['?', '/'])) {
+    let user =
+        text.find("://").zip(text.rfind('@')).and_then(|(scheme, at)| Some((scheme, at, text.get(scheme + 3..at)?)));
+    if let Some((scheme, at, _)) = user.filter(|(.., user)| user.contains(':') && user.contains(['?', '/'])) {
         return without_secrets(&format!("{}{withheld}{}", &text[..scheme + 3], &text[at..]), withheld);
     }
     let text = match text.split_once('?') {
@@ -36,6 +37,7 @@ mod tests {
             ("https://c.test/@d", "https://c.test/@d"),
             ("https://u:pa?ss@c.test/d", "https://-@c.test/d"),
             ("https://u:pa/ss@c.test/d?e", "https://-@c.test/d?-"),
+            ("a@b://c", "a@b://c"),
             ("?", "?"),
         ] {
             assert_eq!(without_secrets(whole, "-"), shown);
