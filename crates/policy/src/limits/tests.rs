@@ -129,7 +129,8 @@ fn cores_together_let_no_more_through_than_one_would() {
     }
 }
 
-/// Two cores that see a key for the first time may count a request each before they agree on its place.
+/// Two cores that see a key for the first time may count a request each before they agree on its place; a core that
+/// charges a place in the moment in which it becomes another key's charges that one. A request for each core, both ways.
 #[test]
 fn cores_that_see_a_key_first_at_once_are_out_by_a_request_each_at_most() {
     for seed in 0..200 {
@@ -151,7 +152,7 @@ fn cores_that_see_a_key_first_at_once_are_out_by_a_request_each_at_most() {
             }
         });
         let taken = taken.load(Ordering::SeqCst);
-        assert!((50..=54).contains(&taken), "seed {seed}: {taken}");
+        assert!((46..=54).contains(&taken), "seed {seed}: {taken}");
     }
 }
 
