@@ -37,6 +37,7 @@ use crate::request::{After, Request};
 use crate::services::ListenerHandle;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Moment;
+use crate::upstream::backend::Backend;
 use answers::{answer_error, answer_fault, answer_here, stage_answer, word};
 use propylon_steps::errors::Error;
 
@@ -55,16 +56,27 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
         // The response says that it is the last one.
         request.head.keep_alive = false;
     }
-    let after = match decide(client, request, &snapshot) {
+    let decision = match decide(client, request, &snapshot) {
+        // A future of their own, which is asked memory for, is for steps that wait.
+        Decision::Steps(route) if snapshot.steps[route].as_ref().is_some_and(|steps| steps.extent.is_prompt) => {
+            steps::take_promptly(client, request, &snapshot, route)
+        }
+        decision => decision,
+    };
+    let after = match decision {
         Decision::Answered(after) => after,
         Decision::Forward(backend) => {
-            let after = attempt::forward(client, request, &snapshot, &snapshot.backends[backend.0]).await;
+            let backend = backend_of(request, &snapshot, backend);
+            let after = attempt::forward(client, request, &snapshot, backend).await;
             // A connection that is idle does not hold a body that its server took no other way.
             request.held = None;
             after
         }
         Decision::Steps(route) => Box::pin(steps::take(client, request, &snapshot, route)).await,
     };
+    if request.steps.is_some() {
+        steps::end(request);
+    }
     // The log comes next. A key in the query may have gone to any route: somebody has a wrong path, or the key is old.
     snapshot.shared.gates.cover(&mut request.head, &mut request.text);
     // A connection that ends here sends what is staged in its farewell.
@@ -78,6 +90,14 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     drop(in_progress);
     account(client, request, &snapshot);
     after
+}
+
+/// A backend, on the terms of the request's route where that has steps.
+fn backend_of<'s>(request: &Request, snapshot: &'s CoreSnapshot, id: BackendId) -> &'s Rc<Backend> {
+    match request.note.route {
+        Some(route) if request.steps.is_some() => snapshot.backend_of(route, id),
+        _ => &snapshot.backends[id.0],
+    }
 }
 
 /// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would

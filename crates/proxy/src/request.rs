@@ -48,6 +48,8 @@ pub struct Request {
     pub hides_via: bool,
     /// Result of its route's changes, while there are any.
     pub changed: Option<Box<Changed>>,
+    /// Memory for that, of an earlier request.
+    pub changed_kept: Option<Box<Changed>>,
     /// Body that is held, as the exchange knows it, while a route's steps are taken.
     pub held: Option<Rc<dyn Any>>,
     pub note: Note,
@@ -137,6 +139,7 @@ impl Default for Request {
             lines: Vec::new(),
             hides_via: false,
             changed: None,
+            changed_kept: None,
             held: None,
             note: Note::default(),
         }

@@ -9,7 +9,7 @@ use propylon_config::{
     CookieChanges, Fact, FieldChanges, Forwarded, HostChange, Listener, LocationChange, PathRules, Piece, QueryChanges,
     RequestHeader, ResponseChanges, Route, SecurityHeaders,
 };
-use propylon_http::h1::{Field, Fields, Name, Reject, RequestHead, is_believed, write_line};
+use propylon_http::h1::{Field, Fields, Name, NameSet, Reject, RequestHead, is_believed, write_line};
 
 use crate::cookie::change_cookie;
 use crate::facts::{Changed, Facts};
@@ -46,7 +46,7 @@ pub struct ResponseChange {
 #[derive(Default)]
 pub(crate) struct FieldSteps {
     /// Names of which no line goes on as it came.
-    pub(crate) withheld: Vec<String>,
+    pub(crate) withheld: NameSet,
     append: Vec<RequestHeader>,
     lines: Vec<Written>,
     /// Lines with a fact about the server.
@@ -83,7 +83,7 @@ impl FieldSteps {
 
     /// Whether lines of this name do not go on as they came.
     pub(crate) fn withholds(&self, name: &[u8]) -> bool {
-        self.withheld.iter().any(|withheld| name.eq_ignore_ascii_case(withheld.as_bytes()))
+        self.withheld.has(name)
     }
 
     /// Lines without those that do not go on.
@@ -166,6 +166,11 @@ impl RequestChange {
         !self.fields.is_empty()
     }
 
+    /// Whether servers are asked for another host than the client has asked for.
+    pub fn changes_host(&self) -> bool {
+        self.host.is_some()
+    }
+
     /// Path and query (with its `?`, or empty) that servers are asked for; `None` where they are those of the request.
     ///
     /// # Errors
@@ -218,13 +223,16 @@ impl RequestChange {
         tls: &dyn Fn(Fact) -> Option<&'t str>,
     ) -> Result<(), Reject> {
         let is_silent = self.fields.lines.is_empty() && self.fields.append.is_empty();
-        let mut lines = Vec::with_capacity(if is_silent { 0 } else { LINES_BYTES });
+        // The memory may be that of an earlier request.
+        let mut lines = std::mem::take(&mut changed.lines);
+        lines.reserve(if is_silent { 0 } else { LINES_BYTES });
         let facts = Facts { changed, request: (head, text), server: None, tls };
         let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
-        let target = self.target((head, text), listener.paths, &tell)?;
+        let keeps_target = self.path.is_none() && self.query.is_empty();
+        let target = if keeps_target { None } else { self.target((head, text), listener.paths, &tell)? };
         self.write_fields((&head.fields, text), forwarded, &tell, &mut lines);
         changed.lines = lines;
-        head.fields.withhold(text, self.fields.withheld.iter().map(String::as_str));
+        head.fields.withhold_set(text, &self.fields.withheld);
         if self.changes_fields() {
             // Trailers do not go on, and neither does what announces them.
             head.fields.withhold_kinds(|kind| kind == Name::Trailer);
@@ -625,7 +633,7 @@ mod tests {
         let change = RequestChange::of(&route(lines)).expect("changes");
         let mut written = Vec::new();
         change.write_fields((&head.fields, text.as_bytes()), forwarded, &tell, &mut written);
-        head.fields.withhold(text.as_bytes(), change.fields.withheld.iter().map(String::as_str));
+        head.fields.withhold_set(text.as_bytes(), &change.fields.withheld);
         let mut out = Vec::new();
         head.fields.write_forwarded(text.as_bytes(), &mut out);
         String::from_utf8([out, written].concat()).unwrap().replace("\r\n", "|")

@@ -9,6 +9,9 @@ use propylon_http::h1::{ClientAddress, HOST_BYTES_MAX, RequestHead};
 use crate::grpc_web::Call;
 use crate::side::SideChange;
 
+/// Longest lines of a request whose memory is kept for the next one.
+const LINES_KEPT_BYTES: usize = 1024;
+
 /// A request of a route that changes it or its response.
 pub struct Changed {
     /// Path that the client has asked for, in canonical form, and its query, with a `?` if there is one; none while
@@ -29,9 +32,22 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// A request that nothing has been changed of, of a route with these paths ([`route_path`]).
-    pub fn of(route: Rc<str>, (peer, source): (SocketAddr, IpAddr), is_tls: bool) -> Changed {
+    /// A request that nothing has been changed of, of a route with these paths ([`route_path`]); its client's address
+    /// and the one that counts, and whether it comes by TLS.
+    pub fn of((route, (peer, source), is_tls): (Rc<str>, (SocketAddr, IpAddr), bool)) -> Changed {
         Changed { asked: None, lines: Vec::new(), side: None, call: None, route, peer, source, is_tls }
+    }
+
+    /// As [`Changed::of`], in the memory of another request that has been cleared.
+    pub fn renew(&mut self, (route, (peer, source), is_tls): (Rc<str>, (SocketAddr, IpAddr), bool)) {
+        (self.route, self.peer, self.source, self.is_tls) = (route, peer, source, is_tls);
+    }
+
+    /// Forgets all of a request but what [`Changed::renew`] sets. False: its memory is not worth keeping.
+    pub fn clear(&mut self) -> bool {
+        (self.asked, self.side, self.call) = (None, None, None);
+        self.lines.clear();
+        self.lines.capacity() <= LINES_KEPT_BYTES
     }
 
     /// Path that the client has asked for, in canonical form. `head` is the request's, whatever has become of it.

@@ -12,6 +12,7 @@ pub mod conditions;
 mod cookie;
 pub mod cors;
 pub mod errors;
+mod extent;
 mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -44,6 +45,7 @@ use propylon_http::h1::RequestHead;
 
 use answers::Answers;
 use cors::Cors;
+use extent::Extent;
 use limits::Limiter;
 use mirror::Mirror;
 use pace::Pace;
@@ -97,6 +99,8 @@ pub struct Steps {
     pub mirrors: Vec<Mirror>,
     /// Whether calls of gRPC-Web are made ones of gRPC.
     pub grpc_web: bool,
+    /// How far the steps can reach.
+    pub extent: Extent,
 }
 
 impl Steps {
@@ -119,8 +123,11 @@ impl Steps {
         let has_file = matches!(&route.action, Action::Respond(Respond { body_file: Some(_), .. }));
         let has_steps =
             is_gated || route.require_client_certificate || has_file || redirect.is_some() || !steps.is_empty();
-        let (user_limits, limits) = limits.into_iter().partition(Limiter::is_of_users);
-        (has_steps || listeners_have_steps(config, route)).then(|| Steps {
+        let (user_limits, limits): (Vec<_>, Vec<_>) = limits.into_iter().partition(Limiter::is_of_users);
+        let of_listeners = listeners_have_steps(config, route);
+        let waits = is_gated || !user_limits.is_empty() || limits.iter().any(Limiter::holds);
+        (has_steps || of_listeners).then(|| Steps {
+            extent: Extent::of(route, waits, of_listeners),
             request: RequestChange::of(route),
             response: ResponseChange::of(route).map(Rc::new),
             redirect,

@@ -210,6 +210,11 @@ impl Limiter {
         self.config.is_of_users()
     }
 
+    /// Whether requests that it lets in hold something of it until they end.
+    pub fn holds(&self) -> bool {
+        matches!(self.counter.table, Table::Bytes(_) | Table::Count(_))
+    }
+
     /// `place` is the limit's among those of its route.
     pub fn new(index: usize, place: usize, config: &Limit, (counter, lists): (&Arc<Counter>, &Arc<Lists>)) -> Limiter {
         // Names are letters and digits: nothing has to be escaped.
@@ -290,6 +295,9 @@ impl Limiter {
         if networks.iter().any(|network| network.contains(source)) || list.has_address(source) {
             return true;
         }
+        if !list.has_values() {
+            return false;
+        }
         let is_value = |part: &LimitKey| {
             if matches!(part, LimitKey::Header(name) if has_several(asked, name)) {
                 return false;
@@ -297,7 +305,7 @@ impl Limiter {
             let mut scratch = [0; HOST_BYTES_MAX];
             value(part, asked, &mut scratch).is_some_and(|value| list.has_value(&value))
         };
-        list.has_values() && self.config.key.iter().any(is_value)
+        self.config.key.iter().any(is_value)
     }
 
     /// Whether the list of those who are denied has one of several lines or cookies of one name: servers may read any.

@@ -68,7 +68,7 @@ impl SideChange {
 
     /// Withholds the fields that are replaced or removed.
     pub fn withhold(&self, fields: &mut Fields, text: &[u8]) {
-        fields.withhold(text, self.request.withheld.iter().map(String::as_str));
+        fields.withhold_set(text, &self.request.withheld);
         if self.changes_fields() {
             fields.withhold_kinds(|kind| kind == Name::Trailer);
         }

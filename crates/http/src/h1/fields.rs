@@ -320,6 +320,14 @@ impl Field {
         Field { name, value, kind, forward: true, plain: true, odd, secret }
     }
 
+    fn withhold(&mut self) {
+        self.forward = false;
+        if self.kind == Name::XForwardedOther {
+            // A trusted proxy's goes on by its kind.
+            self.kind = Name::Other;
+        }
+    }
+
     /// Whether the line reads exactly `Host: value CRLF`.
     pub(crate) fn is_plain_host(&self, buf: &[u8]) -> bool {
         self.kind == Name::Host && self.plain && self.name.bytes(buf) == b"Host"
@@ -410,11 +418,16 @@ impl Fields {
         for field in self.iter_mut() {
             let name = field.name.bytes(buf);
             if ours.clone().any(|ours| is_same_or_lookalike(name, ours)) {
-                field.forward = false;
-                if field.kind == Name::XForwardedOther {
-                    // A trusted proxy's goes on by its kind.
-                    field.kind = Name::Other;
-                }
+                field.withhold();
+            }
+        }
+    }
+
+    /// As [`Fields::withhold`], by a set of names.
+    pub fn withhold_set(&mut self, buf: &[u8], ours: &NameSet) {
+        for field in self.iter_mut() {
+            if ours.has_like(field.name.bytes(buf)) {
+                field.withhold();
             }
         }
     }
@@ -513,6 +526,50 @@ impl Fields {
         }
         out.extend_from_slice(&buf[run]);
     }
+}
+
+/// Names that the fields of every message are compared with. Most fields have a length that none of them has, and are
+/// told apart by that.
+#[derive(Clone, Debug, Default)]
+pub struct NameSet {
+    names: Vec<String>,
+    /// Bit of each length; the last is that of all that are longer.
+    lengths: u64,
+}
+
+impl NameSet {
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether it has this name.
+    #[inline]
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.may_have(name) && self.names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    }
+
+    /// Whether it has this name, or one that a server which takes odd bytes for `-` would read as it.
+    #[inline]
+    fn has_like(&self, name: &[u8]) -> bool {
+        self.may_have(name) && self.names.iter().any(|known| is_same_or_lookalike(name, known))
+    }
+
+    #[inline(always)]
+    fn may_have(&self, name: &[u8]) -> bool {
+        self.lengths & length_bit(name) != 0
+    }
+}
+
+impl FromIterator<String> for NameSet {
+    fn from_iter<I: IntoIterator<Item = String>>(names: I) -> NameSet {
+        let names: Vec<String> = names.into_iter().collect();
+        let lengths = names.iter().map(|name| length_bit(name.as_bytes())).fold(0, |lengths, bit| lengths | bit);
+        NameSet { names, lengths }
+    }
+}
+
+fn length_bit(name: &[u8]) -> u64 {
+    1 << name.len().min(63)
 }
 
 /// Whether a field has this name, or one that a server which takes odd bytes for `-` would read as it.

@@ -62,7 +62,7 @@ pub(crate) use chunk::may_trail;
 pub use chunk::{
     ChunkHeader, Decoder, Event, LAST_CHUNK, is_chunked_longer, whole_chunked, write_chunk_header, write_last_chunk,
 };
-pub use fields::{Field, Fields, Name, Pseudo, Span, cookies, is_same_or_lookalike, write_line};
+pub use fields::{Field, Fields, Name, NameSet, Pseudo, Span, cookies, is_same_or_lookalike, write_line};
 pub(crate) use fields::{check_name, check_value};
 
 pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};

@@ -13,14 +13,16 @@ pub struct Rate {
     period: u64,
     /// Time that an empty bucket takes to fill.
     pub(super) burst: u64,
+    /// Time in which one unit comes back.
+    unit: u64,
 }
 
 impl Rate {
     /// So many units a period; `burst` units at once, after a time without any. All of them are at least 1.
     #[must_use]
     pub fn new(count: u64, period: u64, burst: u64) -> Rate {
-        let bare = Rate { count, period, burst: 0 };
-        Rate { burst: bare.cost(burst), ..bare }
+        let bare = Rate { count, period, burst: 0, unit: 0 };
+        Rate { burst: bare.cost(burst), unit: bare.cost(1), ..bare }
     }
 
     /// Time in which so many units come back.
@@ -102,7 +104,7 @@ impl RateTable {
     /// Takes a unit for a key. `now` is in nanoseconds, on a clock that all cores share.
     pub fn take(&self, key: u64, now: u64) -> Taken {
         let (full_at, evicted) = self.bucket(key, now);
-        let cost = self.rate.cost(1);
+        let cost = self.rate.unit;
         let more = |time: u64| {
             let next = time.max(now).saturating_add(cost);
             (next - now <= self.rate.burst).then_some(next)
@@ -127,7 +129,7 @@ impl RateTable {
         let set = set_of(&self.sets, key.max(1));
         let lacks = set.find(key.max(1)).map_or(0, |place| set.full_at[place].load(Acquire).saturating_sub(now));
         match lacks.checked_sub(self.rate.burst) {
-            Some(wait) => Taken::No { wait: wait.saturating_add(self.rate.cost(1).max(1)) },
+            Some(wait) => Taken::No { wait: wait.saturating_add(self.rate.unit.max(1)) },
             None => Taken::Yes { evicted: false },
         }
     }

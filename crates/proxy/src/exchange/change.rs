@@ -42,8 +42,14 @@ pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnaps
     let Some(steps) = request.steps.as_ref().filter(is_needed) else { return };
     let (listener, peer) = (snapshot.listener(client.listener()), client.peer());
     let source = conditions::source(listener, peer.ip(), &request.head, &request.text);
-    let changed = Changed::of(Rc::clone(&steps.route_path), (peer, source), client.is_tls());
-    request.changed = Some(Box::new(changed));
+    let changed = (Rc::clone(&steps.route_path), (peer, source), client.is_tls());
+    request.changed = Some(match request.changed_kept.take() {
+        Some(mut kept) => {
+            kept.renew(changed);
+            kept
+        }
+        None => Box::new(Changed::of(changed)),
+    });
 }
 
 /// Makes the changes of the side that a request goes to, which are the same for all attempts at it. Returns what it was
@@ -91,7 +97,7 @@ pub fn with_facts<T>(
         None => {
             let route = &snapshot.shared.config.routes[request.note.route.unwrap_or(0)];
             let source = conditions::source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
-            unchanged = Changed::of(route_path(&route.path), (client.peer(), source), client.is_tls());
+            unchanged = Changed::of((route_path(&route.path), (client.peer(), source), client.is_tls()));
             &unchanged
         }
     };
@@ -107,17 +113,19 @@ fn fact_of<'a>((client, id): (&'a ClientSide<'_>, Option<&'a str>), fact: Fact) 
     }
 }
 
-/// Gives memory back, but for what a span tells.
+/// Keeps the memory of what was changed for the next request, but for what a span tells.
 pub fn end(request: &mut Request) {
-    match request.trace {
-        Trace::Recorded(_) => {}
-        _ => request.changed = None,
+    if !matches!(request.trace, Trace::Recorded(_))
+        && let Some(mut changed) = request.changed.take()
+        && changed.clear()
+    {
+        request.changed_kept = Some(changed);
     }
 }
 
 /// Host that the server of this attempt is asked for; none if that is the client's.
 pub fn host(request: &Request, snapshot: &CoreSnapshot) -> Option<Vec<u8>> {
-    let change = request.steps.as_ref()?.request.as_ref()?;
+    let change = request.steps.as_ref()?.request.as_ref().filter(|change| change.changes_host())?;
     let is_tls = snapshot.shared.config.backends[request.note.backend?].tls.is_some();
     change.host(server(request, snapshot), is_tls)
 }

@@ -29,6 +29,26 @@ use crate::limits::now;
 use crate::request::{After, Request, Taken};
 use crate::snapshot::CoreSnapshot;
 
+/// Takes the steps of a route that waits for nothing with them ([`Steps::extent`]), up to its action. `route` is its
+/// index. [`end`] comes behind the request.
+pub fn take_promptly(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    route: usize,
+) -> Decision {
+    begin(client, request, snapshot, route);
+    // Limits of such a route hold nothing that would have to be given back.
+    if let Err(refusal) = limit(client, request, snapshot, |steps| &steps.limits) {
+        return Decision::Answered(refuse(client, request, &refusal));
+    }
+    let ready = keep_out(client, request, snapshot, route).and_then(|()| make_ready(client, request, snapshot));
+    match ready {
+        Ok(()) => act(client, request, snapshot, route),
+        Err(after) => Decision::Answered(after),
+    }
+}
+
 /// Serves a request whose route has steps. `route` is its index.
 pub async fn take(
     client: &mut ClientSide<'_>,
@@ -36,6 +56,14 @@ pub async fn take(
     snapshot: &Rc<CoreSnapshot>,
     route: usize,
 ) -> After {
+    begin(client, request, snapshot, route);
+    let after = take_one_by_one(client, request, snapshot, route).await;
+    end(request);
+    after
+}
+
+/// Notes the steps of a request's route, and the request as it is before any of them.
+fn begin(client: &ClientSide<'_>, request: &mut Request, snapshot: &Rc<CoreSnapshot>, route: usize) {
     request.steps = snapshot.steps[route].as_ref().map(|steps| Taken {
         steps: Rc::clone(steps),
         config: Rc::clone(&snapshot.config),
@@ -44,15 +72,43 @@ pub async fn take(
         pace: None,
         passing: None,
     });
-    request.changes_response = true;
+    request.changes_response |= request.steps.as_ref().is_some_and(|steps| steps.extent.responses);
     identify(client, request, snapshot.listener(client.listener()));
     change::note(client, request, snapshot);
-    let after = take_one_by_one(client, request, snapshot, route).await;
+}
+
+/// Gives back what a request has of its route's steps: a connection that is idle holds no configuration.
+pub fn end(request: &mut Request) {
     change::end(request);
     request.held = None;
-    // A connection that is idle does not hold a configuration.
     request.steps = None;
-    after
+}
+
+/// Answers a browser's question, and a client without the certificate that the route wants.
+fn keep_out(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    route: usize,
+) -> Result<(), After> {
+    // Before all that asks who the client is: browsers ask without credentials.
+    if request.steps.as_ref().is_some_and(|steps| steps.answers_preflight(&request.head, &request.text)) {
+        return Err(answer_here(client, request, &Answer::plain(204)));
+    }
+    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
+        return Err(answer_fault(client, request, Fault::ClientCertificateRequired));
+    }
+    Ok(())
+}
+
+/// Makes a request that is let in what goes to servers.
+fn make_ready(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Result<(), After> {
+    note_pace(client, request, snapshot);
+    if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
+        client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
+        return Err(answer_fault(client, request, Fault::BodyTooLong));
+    }
+    change::apply(client, request, snapshot).map_err(|reject| answer_fault(client, request, reject.fault))
 }
 
 async fn take_one_by_one(
@@ -68,12 +124,8 @@ async fn take_one_by_one(
     };
     let mut counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
     let request = &mut *counted.request;
-    // Before all that asks who the client is: browsers ask without credentials.
-    if request.steps.as_ref().is_some_and(|steps| steps.answers_preflight(&request.head, &request.text)) {
-        return answer_here(client, request, &Answer::plain(204));
-    }
-    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
-        return answer_fault(client, request, Fault::ClientCertificateRequired);
+    if let Err(after) = keep_out(client, request, snapshot, route) {
+        return after;
     }
     if let Some(gate) = &snapshot.shared.gates.gates[route]
         && let Err(after) = identity::pass(client, request, snapshot, gate).await
@@ -84,13 +136,8 @@ async fn take_one_by_one(
         Ok(held) => counted.held.extend(held),
         Err(refusal) => return refuse(client, request, &refusal),
     }
-    note_pace(client, request, snapshot);
-    if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
-        client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
-        return answer_fault(client, request, Fault::BodyTooLong);
-    }
-    if let Err(reject) = change::apply(client, request, snapshot) {
-        return answer_fault(client, request, reject.fault);
+    if let Err(after) = make_ready(client, request, snapshot) {
+        return after;
     }
     if request.steps.as_ref().is_some_and(|steps| steps.grpc_web) {
         let taken = Box::pin(grpc_web::take(client, request, snapshot)).await;

@@ -69,7 +69,13 @@ impl Rewriting {
     /// Begins with a response whose head is complete; `None`: it goes on as it is.
     #[inline(always)]
     pub fn begin(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
-        if transfer.progress.request.steps.is_none() { None } else { rewriting(transfer) }
+        match &transfer.progress.request.steps {
+            None => None,
+            Some(steps) if steps.extent.bodies || matches!(transfer.progress.upload, Upload::Held(_)) => {
+                rewriting(transfer)
+            }
+            Some(_) => withholds_trailers(transfer).and_then(|_| rewriting(transfer)),
+        }
     }
 }
 
