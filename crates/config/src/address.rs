@@ -93,8 +93,9 @@ pub(crate) fn network(text: &str) -> Result<Network, TextProblem> {
 
 /// A server: `10.0.1.1:8080`, `[fd00::1]:8080`, `app.internal:8080`.
 pub(crate) fn server(text: &str) -> Result<ServerAddress, TextProblem> {
-    if let Some(complaint) = not_an_address(text) {
-        return Err(complaint);
+    if let Some((what, fix)) = not_an_address(text) {
+        let of_tls = if text.starts_with("https://") { ", and `tls = {}` in the backend" } else { "" };
+        return Err((what, fix + of_tls));
     }
     let Some((host, port)) = split_port(text) else {
         return Err(without_port(text, "8080").unwrap_or_else(|| {
@@ -212,8 +213,22 @@ fn checked_server(address: SocketAddr) -> Result<ServerAddress, TextProblem> {
     Ok(ServerAddress::Ip(address))
 }
 
+/// Problem of a text with a variable as shells and others write them.
+fn of_variable(text: &str) -> Option<TextProblem> {
+    let (_, rest) = text.split_once('$')?;
+    let rest = rest.trim_start_matches('{');
+    let rest = rest.strip_prefix("env.").unwrap_or(rest);
+    let end = rest.find(|byte: char| !(byte.is_ascii_alphanumeric() || byte == '_')).unwrap_or(rest.len());
+    let name = if end == 0 { "NAME" } else { &rest[..end] };
+    let what = format!("\"{}\" has a variable in it that is not one here", shown(text));
+    Some((what, format!("write ${{env:{name}}}, or ${{env:{name}:-DEFAULT}}")))
+}
+
 /// Problem of a text that is recognisably something else: a URL, a path, a text with spaces.
 fn not_an_address(text: &str) -> Option<TextProblem> {
+    if text.contains('$') {
+        return of_variable(text);
+    }
     if text.is_empty() {
         return Some(("the address is empty".into(), "write ADDRESS:PORT".into()));
     }
@@ -338,6 +353,9 @@ fn host_name(text: &str) -> Result<String, TextProblem> {
     const NAME_BYTES_MAX: usize = 253;
     const LABEL_BYTES_MAX: usize = 63;
     let what = || format!("\"{}\" is not a host name", shown(text));
+    if let Some(complaint) = of_variable(text) {
+        return Err(complaint);
+    }
     if !text.is_ascii() {
         let fix = "write the A-label, which begins with xn--; for example by `idn2 NAME`";
         return Err((format!("\"{}\" is not ASCII", shown(text)), fix.into()));

@@ -24,6 +24,7 @@ mod describe;
 pub mod effective;
 mod environment;
 mod equality;
+mod foreign;
 mod format;
 mod hidden;
 pub mod include;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::describe::{Form, Table, TableId};
+use crate::foreign;
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -338,7 +339,10 @@ impl<'r, 't> Section<'r, 't> {
             let what = format!("unknown {kind} `{}`{place}", shown(&entry.key));
             let fix = match self.report.closest(&entry.key, self.known.iter().copied()) {
                 Some(close) => format!("did you mean `{close}`?"),
-                None => format!("use {}", one_of(self.known.iter().copied()).replace('"', "`")),
+                None => match foreign::cure(&self.title, &entry.key) {
+                    Some(cure) => format!("write {cure}"),
+                    None => format!("use {}", one_of(self.known.iter().copied()).replace('"', "`")),
+                },
             };
             self.report.error(entry.key_span, what, fix);
             any = true;
@@ -488,22 +492,16 @@ pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: 
         Value::String(text) if expected == "a boolean" && (text == "true" || text == "false") => {
             format!("write {} without quotes", shown(text))
         }
-        Value::Boolean(_) if expected == "a table" => format!("write {}", example_table(&key)),
+        _ if expected == "a table" && foreign::example_table(&key).is_some() => {
+            format!("write {}", foreign::example_table(&key).unwrap_or_default())
+        }
+        Value::Boolean(_) if expected == "a table" => "write a table, in braces".to_string(),
         _ if expected == "a boolean" => "write true or false".to_string(),
         _ if expected == "a string" => "write a text in quotes".to_string(),
         _ => format!("write {expected}"),
     };
     report.error(node.span, what, fix);
     None
-}
-
-/// Example to write in place of `true` where a table is expected.
-fn example_table(key: &str) -> &'static str {
-    match key {
-        "`health`" => "health = { path = \"/\" }",
-        "`tls`" => "tls = {}, which verifies servers by the system's authorities",
-        _ => "a table, in braces",
-    }
 }
 
 const NAME_BYTES_MAX: usize = 64;

@@ -932,7 +932,14 @@ fn routes_are_checked() {
     let route = |text: &str| format!("[[route]]\npath='/b'\n{text}");
     expect_below_good(&[
         ("[[route]]\npath='^/api.*'\nrespond={}", 2, 6, "looks like a pattern; write the path alone, or its beginning"),
-        ("[[route]]\npath='^/api(/v1)?$'\nrespond={}", 2, 6, "looks like a pattern"),
+        ("[[route]]\npath='^/api(/v1)?$'\nrespond={}", 2, 6, "or { regex = '^/api(/v1)?$' }"),
+        ("[[route]]\npath='~* ^/api'\nrespond={}", 2, 6, "or { regex = '^/api' }"),
+        ("[[route]]\npath='/user/{id}'\nrespond={}", 2, 6, "warning: the path \"/user/{id}\" has a `{` in it, which stands for itself"),
+        ("[[route]]\npath='/a'\nstrip_prefix='/a'\nrespond={}", 3, 1, "unknown key `strip_prefix` in this route; write request = { path = { strip = "),
+        ("[[route]]\npath='/a'\nrespond=403", 3, 9, "write respond = { status = 403"),
+        ("[[route]]\nhost='${DOMAIN}'\nrespond={}", 2, 6, "write ${env:DOMAIN}"),
+        ("[backend.x]\nservers=['{$APP}']\n[[route]]\npath='/x'\nbackend='x'", 2, 10, "write ${env:APP}"),
+        ("[backend.x]\nservers=['https://a.test']\n[[route]]\npath='/x'\nbackend='x'", 2, 10, "and `tls = {}` in the backend"),
         ("[[route]]\npath='/b'", 1, 1, "this route leads nowhere; give it exactly one of"),
         (&route("backend='app'\nrespond={}"), 4, 1, "both `backend` and `respond`"),
         (&route("respond={status=199}"), 3, 17, "use 200 or more"),

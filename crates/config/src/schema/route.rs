@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, number_of};
+use crate::wording::shown;
 use crate::{address, path};
 
 /// Characters of a route's host and path in a label.
@@ -169,9 +170,15 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
 }
 
 fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
-    accepted(report, found, path::check)?;
+    let is_pattern = found.value.starts_with(['^', '~']);
+    let pattern = shown(found.value.trim_start_matches(['~', '*', ' ']));
+    let or_pattern = |fix| if is_pattern { format!("{fix}; or {{ regex = '{pattern}' }}") } else { fix };
+    accepted(report, found, |text| path::check(text).map_err(|(what, fix)| (what, or_pattern(fix))))?;
     if let Some((what, fix)) = path::oddity(found.value) {
         report.warning(found.span, what, fix);
+    } else if let Some(sign) = found.value.chars().find(|sign| "*{[".contains(*sign)) {
+        let what = format!("the path \"{}\" has a `{sign}` in it, which stands for itself", shown(found.value));
+        report.warning(found.span, what, "write { regex = \"PATTERN\" } for a pattern");
     }
     Some(found.value.to_string())
 }
