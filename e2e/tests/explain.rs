@@ -285,6 +285,10 @@ fn a_machine_is_looked_at_and_every_complaint_has_its_command() {
     for expected in ["open files (hard limit)", "net.core.somaxconn", "AVX-512 IFMA", "clock", "cores for workers"] {
         assert!(whats.contains(&expected), "no {expected} among {whats:?}");
     }
+    // A container sees no NIC's device, and is told so.
+    assert!(whats.iter().any(|what| ["NICs", "NIC's queues"].contains(what)), "{whats:?}");
+    let of_packets = |finding: &&Value| finding["what"].as_str().is_some_and(|what| what.starts_with("NIC"));
+    assert!(findings.iter().filter(of_packets).all(|finding| finding["why"].as_str().is_some_and(|why| why.len() > 9)));
     for finding in &findings {
         let complains = ["advice", "bad"].contains(&finding["state"].as_str().unwrap_or_default());
         assert_eq!(complains, finding["command"] != "", "{finding}");

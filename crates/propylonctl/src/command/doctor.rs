@@ -7,6 +7,9 @@ mod announce;
 mod cluster;
 mod finding;
 mod holders;
+mod kernel;
+mod nic_settings;
+mod packets;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,6 +25,7 @@ use crate::command::attempt;
 use account::CONNECT_TIMEOUT;
 use finding::{FILES_NAMED_MAX, Finding, State};
 use holders::Holder;
+use nic_settings::NicSettings;
 use propylon_control::acme;
 use propylon_control::opening::files_plan;
 use propylon_control::sandbox;
@@ -42,7 +46,6 @@ const SYSCTL_FILE: &str = "/etc/sysctl.d/60-propylon.conf";
 const SYSCTL: &str = "sysctl -w ";
 /// A window that fills 1 Gbit/s at 30 ms.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
-const CONNTRACK_WANTED: u64 = 262_144;
 /// Between the first and the last second of what is taken for a right clock: certificates outlive neither.
 const CLOCK_FROM: u64 = 1_767_225_600;
 const CLOCK_UNTIL: u64 = 4_102_444_800;
@@ -59,15 +62,23 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Folder in which the kernel reports about itself; another one in tests.
+/// Folders in which the kernel reports about itself, and what it tells of a NIC besides; others in tests.
 struct Machine {
     proc: PathBuf,
     sys: PathBuf,
+    nic_settings: fn(&str) -> NicSettings,
 }
 
 impl Machine {
     fn this() -> Machine {
-        Machine { proc: "/proc".into(), sys: "/sys".into() }
+        Machine { proc: "/proc".into(), sys: "/sys".into(), nic_settings: nic_settings::of }
+    }
+
+    /// Cores that are at work.
+    fn cores(&self) -> usize {
+        let online = Machine::text(self.sys.join("devices/system/cpu/online"));
+        let online = online.and_then(|list| packets::list_of_cores(&list));
+        online.map_or_else(|| propylon_sys::allowed_cores().len(), |cores| cores.len()).max(1)
     }
 
     fn text(path: PathBuf) -> Option<String> {
@@ -139,6 +150,8 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let admins = config.into_iter().flat_map(|config| &config.admin);
     findings.extend(admins.flat_map(|each| admin(machine, each, is_served)));
     findings.extend(network(machine, config));
+    findings.extend(kernel::findings(machine, config));
+    findings.extend(packets::findings(machine));
     findings.extend(memory(machine));
     findings.extend(processor(machine, config));
     findings.push(clock(machine));
@@ -382,13 +395,6 @@ fn network(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
                 .fix("sysctl -w net.ipv4.tcp_slow_start_after_idle=0"),
         );
     }
-    // Only there where connections are tracked; a full table drops packets.
-    if let Some(most) = machine.sysctl_number("net.netfilter.nf_conntrack_max") {
-        findings.push(
-            Finding::at_least("net.netfilter.nf_conntrack_max", Some(most), CONNTRACK_WANTED, State::Advice)
-                .fix(format!("sysctl -w net.netfilter.nf_conntrack_max={CONNTRACK_WANTED}")),
-        );
-    }
     findings
 }
 
@@ -547,6 +553,9 @@ fn to_text(findings: &[Finding]) -> String {
         out +=
             &format!("{state:<8} {:<what$}  {:<current$}  wanted: {}\n", finding.what, finding.current, finding.wanted);
         if !finding.command.is_empty() {
+            if !finding.why.is_empty() {
+                out += &format!("{:<8} why: {}\n", "", finding.why);
+            }
             out += &format!("{:<8} do: {}\n", "", indented(&finding.command));
         }
     }
@@ -588,6 +597,7 @@ fn to_json(finding: &Finding) -> Value {
         "state": finding.state.name(),
         "current": finding.current,
         "wanted": finding.wanted,
+        "why": finding.why,
         "command": finding.command,
     })
 }

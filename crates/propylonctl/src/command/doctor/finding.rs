@@ -30,13 +30,20 @@ pub struct Finding {
     pub state: State,
     pub current: String,
     pub wanted: String,
+    /// Why it matters; empty where the name says so.
+    pub why: &'static str,
     /// Command that changes the setting; empty if nothing has to be done or nothing can be.
     pub command: String,
 }
 
 impl Finding {
     pub fn new(what: &'static str, state: State, current: impl Into<String>, wanted: impl Into<String>) -> Finding {
-        Finding { what, state, current: current.into(), wanted: wanted.into(), command: String::new() }
+        Finding { what, state, current: current.into(), wanted: wanted.into(), why: "", command: String::new() }
+    }
+
+    pub fn because(mut self, why: &'static str) -> Finding {
+        self.why = why;
+        self
     }
 
     /// How to get what is wanted, where that is not so.

@@ -18,7 +18,8 @@ impl Folder {
     }
 
     pub fn machine(&self) -> Machine {
-        Machine { proc: self.0.join("proc"), sys: self.0.join("sys") }
+        let nic_settings = |_: &str| NicSettings::default();
+        Machine { proc: self.0.join("proc"), sys: self.0.join("sys"), nic_settings }
     }
 }
 
@@ -99,8 +100,7 @@ fn what_a_process_will_open_is_looked_at_wherever_it_is() {
     let of = |what: &str| account::findings(&parsed).into_iter().find(|finding| finding.what == what).expect(what);
     assert_eq!(of("upgrade socket").state, State::Good);
     assert_eq!(of("access log's folder").state, State::Bad);
-    let found =
-        admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, parsed.admin.as_ref().unwrap(), false);
+    let found = admin(&Machine { proc: "/proc".into(), ..folder.machine() }, parsed.admin.as_ref().unwrap(), false);
     assert!(found[0].current.contains(&format!("({})", std::process::id())), "{}", found[0].current);
     // This test is no engine: nothing could be bound there. Of one that cannot be seen the answer tells.
     assert_eq!(found[0].state, State::Bad);
