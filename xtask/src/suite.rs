@@ -1,5 +1,6 @@
-//! Runs every test binary of the workspace, two at a time, and a third one where the three leave cores to spare by what they took
-//! last time: most of a story's time is spent waiting for processes it has started, and cargo runs one binary after the other.
+//! Runs every test binary of the workspace, two at a time, and a third one where the three leave cores to spare by what
+//! they took last time: most of a story's time is spent waiting for processes it has started, and cargo runs one binary
+//! after the other.
 //!
 //! A binary's output is shown when one of its tests failed. The summary names each failed test with the command that runs it alone.
 //! A few stories that failed are run once more, each alone: whether a machine was too busy for them or something is broken shows
@@ -49,8 +50,8 @@ const SLOW: [&str; 10] = [
 ];
 /// The package whose tests are stories.
 const STORIES: &str = "propylon-e2e";
-/// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary, with its milliseconds
-/// and those of them in which a core worked for it.
+/// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary, with its
+/// milliseconds and those of them in which a core worked for it.
 const TIMES: &str = "suite-times";
 /// How often a binary that runs is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -109,7 +110,7 @@ impl Binary {
     }
 }
 
-/// What a run of a binary took.
+/// Times of one run of a binary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     millis: u64,
@@ -189,7 +190,7 @@ fn repeat_alone(failed: Vec<Outcome>) -> (Vec<Outcome>, Vec<String>) {
     (failed, unsteady)
 }
 
-/// What binaries took, by their labels.
+/// Times of binaries, by their labels.
 type Times = BTreeMap<String, Taken>;
 
 fn read_times(text: &str) -> Times {
@@ -344,8 +345,8 @@ fn run_one(binary: Binary, length: Length) -> Outcome {
     Outcome { binary, passed, output, taken: Taken { millis: start.elapsed().as_millis() as u64, busy_millis } }
 }
 
-/// Whether all of its tests passed, what they printed on both outputs in the order in which it was printed, and the time of cores
-/// that they took.
+/// Whether all of its tests passed, what they printed on both outputs in the order in which it was printed, and the time
+/// of cores that they took.
 fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String, Option<Duration>)> {
     // A file and not a pipe: a process that outlives its test must not be waited for.
     let path = binary.executable.with_extension("output");
