@@ -4,7 +4,8 @@
 #
 #   scripts/packages.sh [debian] [rpm] [tarball] [image]        without arguments all of them
 #
-# Pages for `man` and completions for shells come from `propylonctl pages`, or lie in PAGES already.
+# Pages for `man` and completions for shells come from the programs, or lie in PAGES already; lists of what they are
+# made of come from `cargo xtask sbom`, or lie in SBOM. ONLY="propylon propylonctl" packs these alone.
 #
 # Wants dpkg-deb, rpmbuild, GNU tar, gzip, xz, strip and objdump; says which package has what is missing.
 set -euo pipefail
@@ -13,7 +14,7 @@ cd "$ROOT"
 TARGET="${CARGO_TARGET_DIR:-$ROOT/target}"
 PROGRAMS="${PROGRAMS:-$TARGET/dist}"
 OUT="${OUT:-$TARGET/packages}"
-ALL=(propylon propylonctl propylon-keyserver propylon-bench)
+read -r -a ALL <<< "${ONLY:-propylon propylonctl propylon-keyserver propylon-bench propylon-gateway}"
 # The largest that a stripped program may be, in bytes; 0 for programs of a debug build.
 PROGRAM_BYTES_MAX="${PROGRAM_BYTES_MAX:-27262976}"
 MAINTAINER="Propylon maintainers <maintainers@propylon.invalid>"
@@ -51,6 +52,12 @@ main() {
     if [ -z "${PAGES:-}" ]; then
         PAGES="$WORK/pages"
         "$PROGRAMS/propylonctl" pages "$PAGES"
+        "$PROGRAMS/propylon-bench" pages "$PAGES"
+        "$PROGRAMS/propylon-gateway" --pages "$PAGES"
+    fi
+    if [ -z "${SBOM:-}" ]; then
+        SBOM="$WORK/sbom"
+        cargo xtask sbom "$SBOM" "${ALL[@]}"
     fi
     for kind in "$@"; do
         case "$kind" in
@@ -60,6 +67,9 @@ main() {
             image) image ;;
             *) fail "there is no kind of package \"$kind\": debian, rpm, tarball, image" ;;
         esac
+    done
+    for program in "${ALL[@]}"; do
+        [ ! -f "$SBOM/$program.cdx.json" ] || install -m 644 "$SBOM/$program.cdx.json" "$OUT/$program-$VERSION.cdx.json"
     done
     (cd "$OUT" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum > SHA256SUMS)
     echo "packages in $OUT:"
@@ -118,14 +128,25 @@ pages() {
     done
 }
 
-# Names of pages that begin so, but for those of the engine, which has its own in its package.
-pages_but_engine() {
-    (cd "$PAGES/man8" && ls) | grep "^$1" | grep -vxE 'propylon(-run|-upgrade|-check)?\.8|propylon-keyserver.*'
+# Names of pages of a program and its commands.
+pages_of() {
+    (cd "$PAGES/man8" && ls "$1"*)
+}
+
+# Names of pages of propylonctl's commands, which are also `propylon COMMAND`: those of no other program.
+pages_of_commands() {
+    pages_of propylon | grep -vxE 'propylon(-run|-upgrade|-check)?\.8|propylon-(keyserver|bench|gateway)(-.*)?\.8'
+}
+
+# PROGRAM FOLDER: the list of what the program is made of.
+parts() {
+    [ ! -f "$SBOM/$1.cdx.json" ] || put "$SBOM/$1.cdx.json" 644 "$2/$1.cdx.json"
 }
 
 documents() {
     local folder="usr/share/doc/$1"
     mkdir -p "$TREE/$folder"
+    parts "$1" "$folder"
     {
         echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
         echo "Upstream-Name: Propylon"
@@ -172,7 +193,7 @@ fill_propylon() {
 fill_propylonctl() {
     put "$WORK/bin/propylonctl" 755 usr/bin/propylonctl
     # shellcheck disable=SC2046
-    pages $(pages_but_engine propylon)
+    pages $(pages_of_commands)
     completions propylonctl
 }
 
@@ -182,7 +203,7 @@ fill_propylon-keyserver() {
     put packaging/propylon-keyserver.tmpfiles 644 usr/lib/tmpfiles.d/propylon-keyserver.conf
     put docs/keyserver.md 644 usr/share/doc/propylon-keyserver/keyserver.md
     # shellcheck disable=SC2046
-    pages $(cd "$PAGES/man8" && ls propylon-keyserver*)
+    pages $(pages_of propylon-keyserver)
     completions propylon-keyserver
     put examples/keyserver.toml 644 usr/share/doc/propylon-keyserver/examples/keyserver.toml
     unit examples/propylon-keyserver.service
@@ -191,6 +212,19 @@ fill_propylon-keyserver() {
 fill_propylon-bench() {
     put "$WORK/bin/propylon-bench" 755 usr/bin/propylon-bench
     put docs/bench.md 644 usr/share/doc/propylon-bench/bench.md
+    # shellcheck disable=SC2046
+    pages $(pages_of propylon-bench)
+    completions propylon-bench
+}
+
+fill_propylon-gateway() {
+    put "$WORK/bin/propylon-gateway" 755 usr/bin/propylon-gateway
+    # shellcheck disable=SC2046
+    pages $(pages_of propylon-gateway)
+    completions propylon-gateway
+    for file in deploy/gateway/*.yaml; do
+        put "$file" 644 "usr/share/doc/propylon-gateway/examples/$(basename "$file")"
+    done
 }
 
 about() {
@@ -199,6 +233,7 @@ about() {
         propylonctl) echo "command line of the load balancer Propylon" ;;
         propylon-keyserver) echo "private keys for load balancers that have none" ;;
         propylon-bench) echo "load, origin and comparison for load balancers" ;;
+        propylon-gateway) echo "controller of the Kubernetes Gateway API for Propylon" ;;
     esac
 }
 
@@ -271,6 +306,7 @@ rpm() {
             mv "$TREE/usr/share/zsh/vendor-completions" "$TREE/usr/share/zsh/site-functions"
         fi
         put LICENSE 644 "usr/share/licenses/$program/LICENSE"
+        parts "$program" "usr/share/doc/$program"
         requires=()
         recommends=()
         case "$program" in
@@ -330,12 +366,13 @@ tarball() {
     TREE="$WORK/tarball"
     for program in "${ALL[@]}"; do
         put "$WORK/bin/$program" 755 "$name/bin/$program"
+        parts "$program" "$name/sbom"
     done
     for file in docs/manual.md docs/keyserver.md docs/bench.md LICENSE README.md CHANGELOG.md; do
         put "$file" 644 "$name/$(basename "$file")"
     done
     for file in examples/propylon.toml examples/keyserver.toml examples/propylon-keyserver.service \
-        examples/systemd/propylon.service examples/systemd/propylon.socket; do
+        examples/systemd/propylon.service examples/systemd/propylon.socket deploy/gateway/*.yaml; do
         put "$file" 644 "$name/examples/$(basename "$file")"
     done
     for file in packaging/monitoring/* "$PAGES"/completions/*; do
@@ -348,15 +385,30 @@ tarball() {
     archive "$TREE" | xz -"${XZ_LEVEL:-9}" > "$OUT/$name.tar.xz"
 }
 
-# An image layout of the OCI, as an archive that `podman load`, `skopeo copy oci-archive:` and `crane push` take: the engine
-# and the libraries that it is linked to, and nothing else. It runs as nobody, and writes nowhere.
+# An image layout of the OCI for the engine, and one for the controller, as archives that `podman load`, `skopeo copy
+# oci-archive:` and `crane push` take: the program and the libraries that it is linked to, and nothing else. It runs as
+# nobody, and writes nowhere.
 image() {
-    TREE="$WORK/image"
-    put "$WORK/bin/propylon" 755 usr/bin/propylon
-    put packaging/propylon.image.toml 644 etc/propylon/propylon.toml
-    put packaging/welcome.html 644 usr/share/propylon/welcome.html
+    local program
+    for program in "${ALL[@]}"; do
+        TREE="$WORK/image/$program"
+        case "$program" in
+            propylon)
+                put packaging/propylon.image.toml 644 etc/propylon/propylon.toml
+                put packaging/welcome.html 644 usr/share/propylon/welcome.html
+                layout propylon '"ExposedPorts":{"8080/tcp":{}},' '"run","-c","/etc/propylon/propylon.toml"'
+                ;;
+            propylon-gateway) layout propylon-gateway "" "" ;;
+        esac
+    done
+}
+
+# Puts the program, its libraries and what a system has to tell them into the tree.
+root_of() {
+    put "$WORK/bin/$1" 755 "usr/bin/$1"
+    parts "$1" "usr/share/doc/$1"
     local library
-    ldd "$WORK/bin/propylon" | grep -o '/[^ ]*' | sort -u | while read -r library; do
+    ldd "$WORK/bin/$1" | grep -o '/[^ ]*' | sort -u | while read -r library; do
         put "$(readlink -f "$library")" 755 "${library#/}"
     done
     printf 'root:x:0:0:root:/:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n' > "$WORK/passwd"
@@ -369,34 +421,38 @@ image() {
     [ ! -f /etc/ssl/certs/ca-certificates.crt ] || put /etc/ssl/certs/ca-certificates.crt 644 etc/ssl/certs/ca-certificates.crt
     mkdir -p "$TREE/tmp" "$TREE/run"
     settle "$TREE"
+}
 
-    local layout="$WORK/layout" created
-    mkdir -p "$layout/blobs/sha256"
+# PROGRAM PORTS ARGUMENTS: the tree as a layer of an image. The latter two are JSON.
+layout() {
+    root_of "$1"
+    local created plain
+    LAYOUT="$WORK/layout/$1"
+    mkdir -p "$LAYOUT/blobs/sha256"
     created="$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
     archive "$TREE" > "$WORK/layer.tar"
-    local plain
     plain="$(sha256sum "$WORK/layer.tar" | cut -d ' ' -f 1)"
-    gzip -9n "$WORK/layer.tar"
+    gzip -"${GZIP_LEVEL:-9}" -n --force "$WORK/layer.tar"
     local layer config manifest
     layer="$(blob "$WORK/layer.tar.gz")"
-    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"User":"65534:65534","ExposedPorts":{"8080/tcp":{}},"Env":["PATH=/usr/bin"],"Entrypoint":["/usr/bin/propylon"],"Cmd":["run","-c","/etc/propylon/propylon.toml"],"WorkingDir":"/","StopSignal":"SIGTERM","Labels":{"org.opencontainers.image.title":"propylon","org.opencontainers.image.version":"%s","org.opencontainers.image.licenses":"Apache-2.0"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"scripts/packages.sh image"}]}' \
-        "$created" "$OCI_ARCHITECTURE" "$VERSION" "$plain" "$created" > "$WORK/config.json"
+    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"User":"65534:65534",%s"Env":["PATH=/usr/bin"],"Entrypoint":["/usr/bin/%s"],"Cmd":[%s],"WorkingDir":"/","StopSignal":"SIGTERM","Labels":{"org.opencontainers.image.title":"%s","org.opencontainers.image.version":"%s","org.opencontainers.image.licenses":"Apache-2.0"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"scripts/packages.sh image"}]}' \
+        "$created" "$OCI_ARCHITECTURE" "$2" "$1" "$3" "$1" "$VERSION" "$plain" "$created" > "$WORK/config.json"
     config="$(blob "$WORK/config.json")"
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",%s}]}' \
         "$config" "$layer" > "$WORK/manifest.json"
     manifest="$(blob "$WORK/manifest.json")"
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"org.opencontainers.image.ref.name":"%s"}}]}' \
-        "$manifest" "$OCI_ARCHITECTURE" "$VERSION" > "$layout/index.json"
-    printf '{"imageLayoutVersion":"1.0.0"}' > "$layout/oci-layout"
-    settle "$layout"
-    archive "$layout" > "$OUT/propylon-$VERSION-$OCI_ARCHITECTURE.oci.tar"
+        "$manifest" "$OCI_ARCHITECTURE" "$VERSION" > "$LAYOUT/index.json"
+    printf '{"imageLayoutVersion":"1.0.0"}' > "$LAYOUT/oci-layout"
+    settle "$LAYOUT"
+    archive "$LAYOUT" > "$OUT/$1-$VERSION-$OCI_ARCHITECTURE.oci.tar"
 }
 
 # Puts a file into the layout; prints its digest and size as a descriptor has them.
 blob() {
     local digest
     digest="$(sha256sum "$1" | cut -d ' ' -f 1)"
-    cp "$1" "$WORK/layout/blobs/sha256/$digest"
+    cp "$1" "$LAYOUT/blobs/sha256/$digest"
     printf '"digest":"sha256:%s","size":%s' "$digest" "$(stat -c %s "$1")"
 }
 

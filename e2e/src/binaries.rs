@@ -54,6 +54,11 @@ pub fn flows() -> PathBuf {
     folder().join("propylon-flows")
 }
 
+/// The chores, `cargo xtask`.
+pub fn xtask() -> PathBuf {
+    folder().join("xtask")
+}
+
 /// `propylon-bench`
 pub fn bench() -> PathBuf {
     folder().join("propylon-bench")

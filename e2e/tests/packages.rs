@@ -11,30 +11,96 @@ use propylon_e2e::{Scratch, binaries};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
-const PROGRAMS: [&str; 4] = ["propylon", "propylonctl", "propylon-keyserver", "propylon-bench"];
+const PROGRAMS: [&str; 5] = ["propylon", "propylonctl", "propylon-keyserver", "propylon-bench", "propylon-gateway"];
 
-/// Packages of these kinds, by the script that releases are packed with. `engine` stands for the program that is in the
-/// story, the others are small ones.
-fn pack(scratch: &Scratch, out: &str, engine: &Path, version: &str, kinds: &[&str]) -> PathBuf {
-    let programs = scratch.join("programs");
-    fs::create_dir_all(&programs).expect("a folder");
-    for program in PROGRAMS {
-        let source = if program == "propylon" { engine } else { Path::new("/usr/bin/true") };
-        // Symbols of a debug build take longer to pack than all else.
-        let mut command = Command::new("strip");
-        command.arg("-o").arg(programs.join(program)).arg(source);
+/// Parts of a story's packages: programs without symbols, since those of a debug build take longer to pack than all
+/// else, pages, and lists of what they are made of. `engine` is the program of the story, the others are small ones.
+struct Made<'a> {
+    scratch: &'a Scratch,
+}
+
+impl<'a> Made<'a> {
+    fn with(scratch: &'a Scratch, engine: &Path) -> Self {
+        let made = Self { scratch };
+        fs::create_dir_all(scratch.join("programs")).expect("a folder");
+        for program in PROGRAMS {
+            let source = if program == "propylon" { engine } else { Path::new("/usr/bin/true") };
+            let mut command = Command::new("strip");
+            command.arg("-o").arg(scratch.join("programs").join(program)).arg(source);
+            run(command, b"", LIMIT).ok();
+        }
+        write_pages(&scratch.join("pages"));
+        let mut command = Command::new(binaries::xtask());
+        command.arg("sbom").arg(scratch.join("sbom")).args(PROGRAMS).env("CARGO_MANIFEST_DIR", root().join("xtask"));
+        run(command, b"", LIMIT).ok();
+        made
+    }
+
+    /// Packages of these kinds, by the script that releases are packed with; of all programs, or `only` of some.
+    fn pack(&self, out: &str, version: &str, kinds: &[&str], only: &str) -> PathBuf {
+        let out = self.scratch.join(out);
+        let mut command = Command::new(root().join("scripts/packages.sh"));
+        command.env("PAGES", self.scratch.join("pages")).env("SBOM", self.scratch.join("sbom")).env("ONLY", only);
+        command.args(kinds).env("PROGRAMS", self.scratch.join("programs")).env("OUT", &out).env("VERSION", version);
+        command.env("PROGRAM_BYTES_MAX", "0").env("SOURCE_DATE_EPOCH", "1764000000");
+        command.env("XZ_LEVEL", "0").env("GZIP_LEVEL", "1");
+        run(command, b"", LIMIT).ok();
+        out
+    }
+}
+
+/// Files of Debian packages, below /usr/share.
+const FILES: &[(&str, &[&str])] = &[
+    (
+        "propylon_",
+        &[
+            "man/man8/propylon.8.gz",
+            "man/man8/propylon-run.8.gz",
+            "bash-completion/completions/propylon",
+            "propylon/monitoring/propylon.rules.yml",
+            "doc/propylon/propylon.cdx.json",
+        ],
+    ),
+    (
+        "propylonctl_",
+        &[
+            "man/man8/propylonctl.8.gz",
+            "man/man8/propylon-quickstart.8.gz",
+            "man/man8/propylonctl-cluster-status.8.gz",
+            "zsh/vendor-completions/_propylonctl",
+            "fish/vendor_completions.d/propylonctl.fish",
+        ],
+    ),
+    ("propylon-keyserver_", &["man/man8/propylon-keyserver-keys.8.gz"]),
+    (
+        "propylon-bench_",
+        &[
+            "man/man8/propylon-bench.8.gz",
+            "man/man8/propylon-bench-compare.8.gz",
+            "fish/vendor_completions.d/propylon-bench.fish",
+            "doc/propylon-bench/propylon-bench.cdx.json",
+        ],
+    ),
+    (
+        "propylon-gateway_",
+        &[
+            "man/man8/propylon-gateway.8.gz",
+            "bash-completion/completions/propylon-gateway",
+            "doc/propylon-gateway/examples/rbac.yaml",
+            "doc/propylon-gateway/propylon-gateway.cdx.json",
+        ],
+    ),
+];
+
+/// Pages and completions of all programs.
+fn write_pages(folder: &Path) {
+    for (program, word) in
+        [(binaries::propylonctl(), "pages"), (binaries::bench(), "pages"), (binaries::gateway(), "--pages")]
+    {
+        let mut command = Command::new(program);
+        command.arg(word).arg(folder);
         run(command, b"", LIMIT).ok();
     }
-    let (out, pages) = (scratch.join(out), scratch.join("pages"));
-    let mut command = Command::new(binaries::propylonctl());
-    command.arg("pages").arg(&pages);
-    run(command, b"", LIMIT).ok();
-    let mut command = Command::new(root().join("scripts/packages.sh"));
-    command.env("PAGES", &pages);
-    command.args(kinds).env("PROGRAMS", &programs).env("OUT", &out).env("VERSION", version).env("XZ_LEVEL", "0");
-    command.env("PROGRAM_BYTES_MAX", "0").env("SOURCE_DATE_EPOCH", "1764000000");
-    run(command, b"", LIMIT).ok();
-    out
 }
 
 fn root() -> &'static Path {
@@ -59,53 +125,53 @@ fn free_port() -> u16 {
 #[test]
 fn two_builds_of_one_commit_have_the_same_bytes() {
     let scratch = Scratch::new();
+    let made = Made::with(&scratch, Path::new("/usr/bin/true"));
     let sums = |out: &str| {
-        let out = pack(&scratch, out, Path::new("/usr/bin/true"), "1.2.3", &["debian", "rpm", "tarball", "image"]);
+        let out = made.pack(out, "1.2.3", &["debian", "rpm", "tarball", "image"], "");
         fs::read_to_string(out.join("SHA256SUMS")).expect("the sums")
     };
     let (first, second) = (sums("first"), sums("second"));
     assert_eq!(first, second);
     let names: Vec<&str> = first.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
-    assert_eq!(names.len(), 11, "{names:?}");
+    assert_eq!(names.len(), 19, "{names:?}");
     assert!(names.iter().any(|name| name.starts_with("propylon_1.2.3-1_")), "{names:?}");
-    for (package, paths) in [
-        (
-            "propylon_",
-            &[
-                "man/man8/propylon.8.gz",
-                "man/man8/propylon-run.8.gz",
-                "bash-completion/completions/propylon",
-                "propylon/monitoring/propylon.rules.yml",
-            ][..],
-        ),
-        (
-            "propylonctl_",
-            &[
-                "man/man8/propylonctl.8.gz",
-                "man/man8/propylon-quickstart.8.gz",
-                "man/man8/propylonctl-cluster-status.8.gz",
-                "zsh/vendor-completions/_propylonctl",
-                "fish/vendor_completions.d/propylonctl.fish",
-            ],
-        ),
-        ("propylon-keyserver_", &["man/man8/propylon-keyserver-keys.8.gz"]),
-    ] {
-        let name = names.iter().find(|name| name.starts_with(package)).expect("a package");
-        let mut command = Command::new("dpkg-deb");
-        command.arg("-c").arg(scratch.join("first").join(name));
-        let list = run(command, b"", LIMIT).ok().text();
-        for path in paths {
-            assert!(list.lines().any(|line| line.ends_with(&format!(" ./usr/share/{path}"))), "no {path} in {list}");
-        }
-    }
+    debian_packages_have_files(&scratch.join("first"), &names);
     lintian_finds_nothing(&scratch.join("first"), &names);
     rpms_have_files_rights_and_scripts(&scratch.join("first"), &names);
     let name = names.iter().find(|name| name.ends_with(".tar.xz")).expect("a tarball");
     let mut command = Command::new("tar");
     command.arg("tf").arg(scratch.join("first").join(name));
     let list = run(command, b"", LIMIT).ok().text();
-    for path in ["/man/man8/propylon-top.8", "/completions/_propylon", "/monitoring/propylon.dashboard.json"] {
+    for path in [
+        "/man/man8/propylon-top.8",
+        "/man/man8/propylon-gateway.8",
+        "/bin/propylon-gateway",
+        "/sbom/propylonctl.cdx.json",
+        "/completions/_propylon",
+        "/monitoring/propylon.dashboard.json",
+    ] {
         assert!(list.lines().any(|line| line.ends_with(path)), "no {path} in {list}");
+    }
+    let image = Image::unpacked(&scratch, &scratch.join("first"), "propylon-gateway-");
+    assert_eq!(image.config["config"]["Entrypoint"], serde_json::json!(["/usr/bin/propylon-gateway"]));
+    assert!(image.root.join("usr/bin/propylon-gateway").exists());
+    let list = fs::read(image.root.join("usr/share/doc/propylon-gateway/propylon-gateway.cdx.json")).expect("a list");
+    let list: Value = serde_json::from_slice(&list).expect("JSON");
+    assert_eq!((list["bomFormat"].as_str(), list["specVersion"].as_str()), (Some("CycloneDX"), Some("1.6")));
+}
+
+fn debian_packages_have_files(folder: &Path, names: &[&str]) {
+    for (package, paths) in FILES {
+        let name = names.iter().find(|name| name.starts_with(package)).expect("a package");
+        let mut command = Command::new("dpkg-deb");
+        command.arg("-c").arg(folder.join(name));
+        let list = run(command, b"", LIMIT).ok().text();
+        for path in *paths {
+            assert!(list.lines().any(|line| line.ends_with(&format!(" ./usr/share/{path}"))), "no {path} in {list}");
+        }
+        // Two packages with one file could not be installed beside each other.
+        let pages = list.lines().filter(|line| line.contains("/man8/propylon-bench"));
+        assert_eq!(pages.count() > 0, *package == "propylon-bench_", "{list}");
     }
 }
 
@@ -137,6 +203,7 @@ fn rpms_have_files_rights_and_scripts(folder: &Path, names: &[&str]) {
         ("-rw-r--r--", "root root", "/usr/lib/systemd/system/propylon.service"),
         ("-rw-r--r--", "root root", "/usr/share/licenses/propylon/LICENSE"),
         ("-rw-r--r--", "root root", "/usr/share/man/man8/propylon-run.8.gz"),
+        ("-rw-r--r--", "root root", "/usr/share/doc/propylon/propylon.cdx.json"),
     ] {
         let is_it = |line: &&str| line.ends_with(&format!(" {path}"));
         let line = files.lines().find(is_it).unwrap_or_else(|| panic!("no {path} in {files}"));
@@ -161,15 +228,14 @@ fn rpms_have_files_rights_and_scripts(folder: &Path, names: &[&str]) {
     assert!(ask("propylon-1", &["--requires"]).contains("libc.so.6(GLIBC_"));
     assert!(ask("propylon-keyserver-1", &["-l"]).contains("/etc/propylon-keys/keys\n"));
     assert!(ask("propylonctl-1", &["-l"]).contains("/usr/share/zsh/site-functions/_propylonctl\n"));
+    assert!(ask("propylon-gateway-1", &["-l"]).contains("/usr/share/man/man8/propylon-gateway.8.gz\n"));
     assert!(ask("propylon-bench-1", &["-l"]).contains("/usr/share/doc/propylon-bench/bench.md\n"));
 }
 
 #[test]
 fn pages_of_the_manual_are_read_without_a_complaint() {
     let scratch = Scratch::new();
-    let mut command = Command::new(binaries::propylonctl());
-    command.arg("pages").arg(scratch.path());
-    run(command, b"", LIMIT).ok();
+    write_pages(scratch.path());
     for entry in fs::read_dir(scratch.join("completions")).expect("completions") {
         let path = entry.expect("one").path();
         if path.extension().is_some_and(|end| end == "bash") {
@@ -222,31 +288,11 @@ fn a_build_is_told_of_its_commit_and_of_other_changes() {
 #[test]
 fn the_image_serves_as_nobody_from_a_root_that_has_nothing_else_and_cannot_be_written() {
     let scratch = Scratch::new();
-    let out = pack(&scratch, "out", &binaries::propylon(), "1.2.3", &["image"]);
-    let archive = fs::read_dir(&out).expect("packages").map(|entry| entry.expect("one").path());
-    let archive = archive.into_iter().find(|path| path.to_string_lossy().ends_with(".oci.tar")).expect("an image");
-    let layout = scratch.join("layout");
-    fs::create_dir(&layout).expect("a folder");
-    run(tar(&archive, &layout), b"", LIMIT).ok();
-    let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("JSON");
-    let blob = |descriptor: &Value| {
-        let digest = descriptor["digest"].as_str().and_then(|text| text.strip_prefix("sha256:")).expect("a digest");
-        let path = layout.join("blobs/sha256").join(digest);
-        assert_eq!(fs::metadata(&path).expect("a blob").len(), descriptor["size"], "its size");
-        let mut command = Command::new("sha256sum");
-        command.arg(&path);
-        assert!(run(command, b"", LIMIT).ok().text().starts_with(digest), "its digest");
-        path
-    };
-    assert_eq!(json(&read(layout.join("oci-layout")))["imageLayoutVersion"], "1.0.0");
-    let manifest = json(&read(blob(&json(&read(layout.join("index.json")))["manifests"][0])));
-    let config = json(&read(blob(&manifest["config"])));
+    let out = Made::with(&scratch, &binaries::propylon()).pack("out", "1.2.3", &["image"], "propylon");
+    let Image { config, root } = Image::unpacked(&scratch, &out, "propylon-");
     assert_eq!(config["config"]["User"], "65534:65534");
     assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/usr/bin/propylon"]));
-    let root = scratch.join("root");
-    fs::create_dir(&root).expect("a folder");
-    run(tar(&blob(&manifest["layers"][0]), &root), b"", LIMIT).ok();
+    assert_eq!(config["config"]["Cmd"][0], "run");
 
     let port = free_port();
     let file = root.join("etc/propylon/propylon.toml");
@@ -260,6 +306,42 @@ fn the_image_serves_as_nobody_from_a_root_that_has_nothing_else_and_cannot_be_wr
     if let Some(said) = in_namespace(&scratch, &script.replace("PORT", &port.to_string())) {
         let text = said.ok().text();
         assert!(text.contains("<h1>Propylon is running</h1>") && text.contains("\"status\":200"), "{text}");
+    }
+}
+
+/// An image whose archive, layout and digests have been looked at.
+struct Image {
+    config: Value,
+    root: PathBuf,
+}
+
+impl Image {
+    fn unpacked(scratch: &Scratch, out: &Path, name: &str) -> Self {
+        let archive = fs::read_dir(out).expect("packages").map(|entry| entry.expect("one").path());
+        let is_it = |path: &PathBuf| path.to_string_lossy().ends_with(".oci.tar");
+        let begins = |path: &PathBuf| path.file_name().is_some_and(|own| own.to_string_lossy().starts_with(name));
+        let archive = archive.into_iter().find(|path| is_it(path) && begins(path)).expect("an image");
+        let layout = scratch.join("layout");
+        fs::create_dir(&layout).expect("a folder");
+        run(tar(&archive, &layout), b"", LIMIT).ok();
+        let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("JSON");
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().and_then(|text| text.strip_prefix("sha256:")).expect("a digest");
+            let path = layout.join("blobs/sha256").join(digest);
+            assert_eq!(fs::metadata(&path).expect("a blob").len(), descriptor["size"], "its size");
+            let mut command = Command::new("sha256sum");
+            command.arg(&path);
+            assert!(run(command, b"", LIMIT).ok().text().starts_with(digest), "its digest");
+            path
+        };
+        assert_eq!(json(&read(layout.join("oci-layout")))["imageLayoutVersion"], "1.0.0");
+        let manifest = json(&read(blob(&json(&read(layout.join("index.json")))["manifests"][0])));
+        let config = json(&read(blob(&manifest["config"])));
+        let root = scratch.join("root");
+        fs::create_dir(&root).expect("a folder");
+        run(tar(&blob(&manifest["layers"][0]), &root), b"", LIMIT).ok();
+        Self { config, root }
     }
 }
 
@@ -280,9 +362,9 @@ const MACHINE: &str = "mkdir -p \"$1/machine\" \"$1/memory\"; mount -t tmpfs non
 #[test]
 fn the_debian_package_is_installed_upgraded_downgraded_removed_and_purged() {
     let scratch = Scratch::new();
-    let engine = binaries::propylon();
-    pack(&scratch, "old", &engine, "1.2.3", &["debian"]);
-    pack(&scratch, "new", &engine, "1.2.4", &["debian"]);
+    let made = Made::with(&scratch, &binaries::propylon());
+    made.pack("old", "1.2.3", &["debian"], "propylon");
+    made.pack("new", "1.2.4", &["debian"], "propylon");
     let port = free_port();
     let script = format!(
         "{MACHINE}\

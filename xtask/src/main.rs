@@ -2,6 +2,7 @@
 
 mod ci;
 mod lanes;
+mod sbom;
 mod suite;
 mod tidy;
 
@@ -23,6 +24,7 @@ cargo xtask <command>
   figures  print what is measured of the whole: lines, circles, functions, packages
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
+  sbom FOLDER PROGRAM...  write what the programs are made of into files of the folder, as CycloneDX
   ci     everything a change must pass: format, clippy, tidy, flows object, lanes, build,
          tests; stops at the first failure, of tests when all have run
            --long       also the tests that take long, as before a release
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["figures"] => tidy::figures(&root()),
         ["lanes"] => lanes::run(&root(), None),
         ["lanes", binary] => lanes::run(&root(), Some(binary)),
+        ["sbom", folder, _, ..] => sbom::run(&root(), Path::new(folder), &arguments[2..]),
         ["ci"] => ci::run(&root(), Length::Short),
         ["ci", "--long"] => ci::run(&root(), Length::Long),
         ["help" | "--help" | "-h"] => {

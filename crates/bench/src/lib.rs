@@ -58,12 +58,18 @@ mod testbed;
 mod throughput;
 pub mod units;
 
-use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use propylon_commands::Build;
+use propylon_commands::pages::Folders;
+
+use crate::failure::{Outcome, While};
 
 /// Load, origin, certificates and comparisons for load balancers.
 #[derive(Parser)]
-#[command(name = "propylon-bench", version, max_term_width = 110)]
+#[command(name = "propylon-bench", version = propylon_commands::version(), max_term_width = 110)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -89,11 +95,20 @@ enum Command {
     Agent(agents::agent::Arguments),
     #[command(hide = true)]
     ClientGroup(client_group::processes::Arguments),
+    /// Write pages for `man` and completions for shells
+    #[command(hide = true)]
+    Pages {
+        /// The folder, which is made
+        folder: PathBuf,
+    },
 }
 
-/// The program `propylon-bench`: does what its command line says.
-pub fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+/// The program `propylon-bench`: does what its command line says; `commit` is what the binary was built of.
+pub fn main(commit: Option<&'static str>) -> ExitCode {
+    let version = propylon_commands::long_version(&Build { commit, features: None });
+    let matches = Arguments::command().long_version(version).get_matches();
+    let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    let outcome = match command {
         Command::Certificates(arguments) => certificates::run(&arguments),
         Command::Origin(arguments) => origin::run(&arguments),
         Command::Handshakes(arguments) => handshakes::run(&arguments),
@@ -111,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => page::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
         Command::ClientGroup(arguments) => client_group::processes::run(&arguments),
+        Command::Pages { folder } => pages(&folder),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,15 +137,19 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn pages(folder: &Path) -> Outcome<()> {
+    let written = Folders::below(folder).and_then(|folders| folders.write(&Arguments::command()));
+    written.when(folder.display())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn every_command_shows_an_example() {
         Arguments::command().debug_assert();
-        for command in Arguments::command().get_subcommands_mut() {
+        for command in Arguments::command().get_subcommands_mut().filter(|command| !command.is_hide_set()) {
             let help = command.render_long_help().to_string();
             assert!(help.contains("Example"), "{}", command.get_name());
         }

@@ -8,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    propylon_bench::main()
+    propylon_bench::main(option_env!("PROPYLON_COMMIT"))
 }

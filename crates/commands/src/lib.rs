@@ -1,9 +1,15 @@
-//! The command line of `propylon`, as types: its commands, their options and their help.
+//! The command line of `propylon`, as types: its commands, their options and their help. What command lines of all
+//! programs have in common is in [`Build`] and [`pages`].
+
+pub mod pages;
+mod version;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+
+pub use version::{Build, long_version, version};
 
 /// A TLS-offload load balancer.
 #[derive(Parser)]

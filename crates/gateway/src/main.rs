@@ -1,10 +1,12 @@
 //! `propylon-gateway`: the controller as a program.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, value_parser};
+use propylon_commands::Build;
+use propylon_commands::pages::Folders;
 use propylon_gateway::access;
 use propylon_gateway::controller::Controller;
 use propylon_gateway::engines::Engines;
@@ -19,7 +21,7 @@ use tokio::sync::watch;
 
 /// Serves the Kubernetes Gateway API by engines of Propylon.
 #[derive(Parser)]
-#[command(name = "propylon-gateway", version)]
+#[command(name = "propylon-gateway", version = propylon_commands::version(), after_help = EXAMPLE)]
 struct Options {
     /// An engine's admin address: http://HOST:PORT or unix:PATH. Again for each further engine
     #[arg(long = "engine", value_name = "URL", required = true)]
@@ -59,13 +61,35 @@ struct Options {
     sticky_key: Option<PathBuf>,
 }
 
+const EXAMPLE: &str = "Example:\n  propylon-gateway --engine unix:/run/propylon/admin.sock --token-file \
+    /etc/propylon/token --base /etc/propylon/propylon.toml --files /var/lib/propylon-gateway --address 203.0.113.10 \
+    --kubeconfig cluster.json\n\nExit codes: 0 ended as asked; 1 it failed; 2 wrong usage.";
+
+/// Option for where pages and completions go, for those who pack the program.
+const PAGES: &str = "pages";
+
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let matches = line().get_matches();
+    if let Some(folder) = matches.get_one::<PathBuf>(PAGES) {
+        return ended(pages(folder));
+    }
+    let options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run(options)),
-        Err(error) => Err(error.to_string()),
-    };
+    ended(runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(run(options))))
+}
+
+fn line() -> Command {
+    let build = Build { commit: option_env!("PROPYLON_COMMIT"), features: None };
+    let pages = Arg::new(PAGES).long("pages").hide(true).exclusive(true).value_parser(value_parser!(PathBuf));
+    Options::command().arg(pages).long_version(propylon_commands::long_version(&build))
+}
+
+fn pages(folder: &Path) -> Result<(), String> {
+    let written = Folders::below(folder).and_then(|folders| folders.write(&line()));
+    written.map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+fn ended(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use propylon_sys::Build;
+use propylon_commands::Build;
 
 /// A server for private keys: engines send what is to be signed, and get signatures.
 #[derive(Parser)]
-#[command(name = "propylon-keyserver", version = propylon_sys::version(), after_help = EXAMPLE)]
+#[command(name = "propylon-keyserver", version = propylon_commands::version(), after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -66,7 +66,7 @@ pub fn line() -> clap::Command {
 #[must_use]
 pub fn main(commit: Option<&'static str>) -> ExitCode {
     let features: &[&str] = if cfg!(feature = "pkcs11") { &["pkcs11"] } else { &[] };
-    let version = propylon_sys::long_version(&Build { commit, features: Some(features) });
+    let version = propylon_commands::long_version(&Build { commit, features: Some(features) });
     let matches = line().long_version(version).get_matches();
     let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // All commands read private keys, so core dumps are turned off; `run` logs it where that fails.

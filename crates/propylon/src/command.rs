@@ -9,12 +9,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use propylon_commands::{Arguments, Command};
+use propylon_commands::{Arguments, Build, Command};
 use propylon_control::announce::guardian;
 use propylon_control::isolation;
 use propylon_control::upgrade::launcher;
 use propylon_keyserver::isolated;
-use propylon_sys::Build;
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
@@ -23,7 +22,9 @@ pub fn main() -> ExitCode {
         return propylonctl::execute(&words);
     }
     let build = Build { commit: option_env!("PROPYLON_COMMIT"), features: None };
-    let line = Arguments::command().version(propylon_sys::version()).long_version(propylon_sys::long_version(&build));
+    let line = Arguments::command()
+        .version(propylon_commands::version())
+        .long_version(propylon_commands::long_version(&build));
     let matches = line.subcommands(propylonctl::entries()).get_matches_from(words);
     let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // Checking reads private keys as well; `run` has a log to say it in where it cannot be.

@@ -23,11 +23,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use propylon_sys::Build;
+use propylon_commands::Build;
 
 /// Looks at a Propylon, explains it and changes it while it runs
 #[derive(Parser)]
-#[command(name = "propylonctl", version = propylon_sys::version(), after_help = EXAMPLE)]
+#[command(name = "propylonctl", version = propylon_commands::version(), after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -173,7 +173,7 @@ enum Command {
 
 fn line() -> clap::Command {
     let build = Build { commit: option_env!("PROPYLON_COMMIT"), features: None };
-    Arguments::command().long_version(propylon_sys::long_version(&build))
+    Arguments::command().long_version(propylon_commands::long_version(&build))
 }
 
 /// Does what the command line says.

@@ -16,7 +16,6 @@ mod privileges;
 mod process;
 mod socket;
 mod temporary_file;
-mod version;
 mod whole_file;
 #[allow(unsafe_code, reason = "an allocator is unsafe by its nature")]
 mod wiping;
@@ -46,6 +45,5 @@ pub use socket::{
     peek_reset, receive, reset_on_close, send_more, send_now, set_defer_accept, set_nodelay, unacknowledged,
 };
 pub use temporary_file::temporary_file;
-pub use version::{Build, long_version, version};
 pub use whole_file::read_whole_file;
 pub use wiping::{Wiping, wipe_freed_memory};

@@ -12,7 +12,7 @@ mod functions;
 mod lexer;
 mod manual;
 mod modules;
-mod packages;
+pub mod packages;
 mod picture;
 mod profile;
 mod ratchets;

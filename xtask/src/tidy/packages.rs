@@ -168,11 +168,7 @@ fn one(words: &[&str], at: &mut usize, licences: &BTreeSet<String>) -> bool {
 /// Everything that is built on this machine's kind for the workspace, tests included. Asks cargo, which needs no
 /// network once all of it has been fetched.
 fn packages(root: &Path) -> Result<Vec<Package>, String> {
-    let platform = platform();
-    let text =
-        cargo(root, &["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", &platform])?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata = metadata(root)?;
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let mut found: Vec<Package> = packages
         .filter(|package| package["source"].is_string())
@@ -183,6 +179,14 @@ fn packages(root: &Path) -> Result<Vec<Package>, String> {
         .collect();
     found.sort();
     if found.is_empty() { Err("cargo metadata knows no packages".to_owned()) } else { Ok(found) }
+}
+
+/// Answer of cargo about all packages for this machine's kind.
+pub fn metadata(root: &Path) -> Result<serde_json::Value, String> {
+    let platform = platform();
+    let text =
+        cargo(root, &["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", &platform])?;
+    serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))
 }
 
 /// How many packages are built into a binary of ours, its own among them.
@@ -200,7 +204,7 @@ fn platform() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Result<String, String> {
+pub fn cargo(root: &Path, arguments: &[&str]) -> Result<String, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo).args(arguments).current_dir(root).output();
     let output = output.map_err(|error| format!("cargo cannot be run: {error}"))?;

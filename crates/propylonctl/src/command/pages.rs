@@ -6,12 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
-use clap_mangen::Man;
-
-/// Section of the pages: administration of a system.
-const SECTION: &str = "8";
-const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
+use propylon_commands::pages::{Folders, SECTION, built, shown};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -31,60 +26,15 @@ pub fn main(arguments: &Arguments, own: &Command) -> ExitCode {
 }
 
 fn write(folder: &Path, own: &Command) -> io::Result<()> {
-    let (pages, completions) = (folder.join("man8"), folder.join("completions"));
-    fs::create_dir_all(&pages)?;
-    fs::create_dir_all(&completions)?;
+    let folders = Folders::below(folder)?;
     let own = shown(own);
     let engine = shown(&propylon_commands::Arguments::command()).subcommands(own.get_subcommands().cloned());
-    let key_server = shown(&propylon_keyserver::command::line());
-    for program in [&engine, &own, &key_server] {
-        for shell in SHELLS {
-            let mut program = program.clone();
-            let name = program.get_name().to_owned();
-            clap_complete::generate_to(shell, &mut program, name, &completions)?;
-        }
-    }
-    of_tree(&built(&engine), &pages)?;
-    of_tree(&built(&key_server), &pages)?;
+    folders.write(&engine)?;
+    folders.write(&propylon_keyserver::command::line())?;
+    folders.complete(&own)?;
     let own = built(&own);
-    page(&own, &pages)?;
-    own.get_subcommands().try_for_each(|command| links(command, &pages))
-}
-
-/// A program without its hidden commands, which completions would offer.
-fn shown(program: &Command) -> Command {
-    // Names of commands live as long as the process, which ends with this.
-    let name: &'static str = Box::leak(program.get_name().to_owned().into_boxed_str());
-    let mut shown = Command::new(name).version(env!("CARGO_PKG_VERSION")).subcommand_required(true);
-    if let Some(about) = program.get_about() {
-        shown = shown.about(about.clone());
-    }
-    if let Some(help) = program.get_after_help() {
-        shown = shown.after_help(help.clone());
-    }
-    shown.subcommands(program.get_subcommands().filter(|command| !command.is_hide_set()).cloned())
-}
-
-/// With names such as `propylon-cluster-status` for its commands, of which `help` is none.
-fn built(program: &Command) -> Command {
-    let mut program = without_help(program.clone());
-    program.build();
-    program
-}
-
-fn without_help(command: Command) -> Command {
-    command.disable_help_subcommand(true).mut_subcommands(without_help)
-}
-
-/// Pages of a command and of those below it.
-fn of_tree(command: &Command, folder: &Path) -> io::Result<()> {
-    page(command, folder)?;
-    command.get_subcommands().try_for_each(|command| of_tree(command, folder))
-}
-
-fn page(command: &Command, folder: &Path) -> io::Result<()> {
-    let source = format!("Propylon {}", env!("CARGO_PKG_VERSION"));
-    Man::new(command.clone()).section(SECTION).source(source).generate_to(folder).map(drop)
+    folders.page(&own)?;
+    own.get_subcommands().try_for_each(|command| links(command, &folders.pages))
 }
 
 /// `propylonctl-top` is the page `propylon-top`.
