@@ -5,13 +5,14 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
-.PHONY: help build release packages profile demo cluster-demo conformance test test-long fuzz tidy bench clean
+.PHONY: help build release packages docs profile demo cluster-demo conformance test test-long fuzz tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
 	@echo "make cluster-demo  as root: engines, routers and etcd in network namespaces, and what their changes and faults cost clients"
 	@echo "make release build the programs of a release into $(TARGET)/dist, by the profile in profile/ where the compiler can use it"
 	@echo "make packages  of a release: Debian packages, RPMs, a tarball, OCI images and what each program is made of, in $(TARGET)/packages"
+	@echo "make docs    the documentation as HTML, in $(TARGET)/site"
 	@echo "make profile make that profile anew, which takes some 20 minutes; to be committed"
 	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
 	@echo "make test-long  the same with the tests that take long: what a release must pass"
@@ -36,6 +37,9 @@ packages: release
 	PROPYLON_COMMIT="$$(scripts/commit.sh)" cargo build --locked --release --package propylon-bench --package propylon-gateway --bins
 	cp --remove-destination $(TARGET)/release/propylon-bench $(TARGET)/release/propylon-gateway $(TARGET)/dist/
 	@scripts/packages.sh
+
+docs:
+	cargo xtask site $(TARGET)/site
 
 profile:
 	@scripts/setup.sh build

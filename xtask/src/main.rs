@@ -3,6 +3,7 @@
 mod ci;
 mod lanes;
 mod sbom;
+mod site;
 mod suite;
 mod tidy;
 
@@ -25,6 +26,7 @@ cargo xtask <command>
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
   sbom FOLDER PROGRAM...  write what the programs are made of into files of the folder, as CycloneDX
+  site FOLDER  write the documentation as HTML, by the list in docs/site/contents.md
   ci     everything a change must pass: format, clippy, tidy, flows object, lanes, build,
          tests; stops at the first failure, of tests when all have run
            --long       also the tests that take long, as before a release
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         ["lanes"] => lanes::run(&root(), None),
         ["lanes", binary] => lanes::run(&root(), Some(binary)),
         ["sbom", folder, _, ..] => sbom::run(&root(), Path::new(folder), &arguments[2..]),
+        ["site", folder] => site::run(&root(), Path::new(folder)),
         ["ci"] => ci::run(&root(), Length::Short),
         ["ci", "--long"] => ci::run(&root(), Length::Long),
         ["help" | "--help" | "-h"] => {
