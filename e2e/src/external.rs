@@ -1,4 +1,4 @@
-//! Other people's servers from a few lines of configuration: haproxy, nginx and openssl, each on a port of its own.
+//! Other people's servers from a few lines of configuration: haproxy, nginx, openssl, Prometheus, each on its own port.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -60,6 +60,21 @@ impl External {
         command.args(["s_server", "-quiet", "-www", "-accept"]).arg(address.to_string());
         command.arg("-cert").arg(&certificate).arg("-key").arg(&certificate).args(arguments);
         External::run(command, scratch, address, "openssl s_server")
+    }
+
+    /// Prometheus, which asks the admin address for metrics each second and keeps no past.
+    #[track_caller]
+    pub fn prometheus(admin: SocketAddr) -> External {
+        let (scratch, address) = place();
+        let text = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: propylon\n  \
+             static_configs: [{{ targets: ['{admin}'] }}]\n"
+        );
+        let config = scratch.write("prometheus.yml", text);
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", config.display())).arg(format!("--web.listen-address={address}"));
+        command.arg(format!("--storage.tsdb.path={}", scratch.join("data").display()));
+        External::run(command, scratch, address, "prometheus")
     }
 
     fn run(mut command: Command, scratch: Scratch, address: SocketAddr, what: &str) -> External {

@@ -1,12 +1,14 @@
 //! Alerts and the dashboard of packaging/monitoring: they ask for what the engine has, and rise when they should.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use propylon_e2e::external::External;
 use propylon_e2e::program::run;
-use propylon_e2e::{Engine, Origin};
+use propylon_e2e::{Engine, Origin, eventually};
 use serde_json::Value;
 
 const RULES: &str = "packaging/monitoring/propylon.rules.yml";
@@ -138,18 +140,58 @@ fn every_alert_says_what_to_do_and_rises_in_a_test_of_promtool() {
     }
     let tested = values(&tests, "alertname");
     alerts.iter().for_each(|alert| assert!(tested.contains(alert), "{alert} has no test"));
-    let found = std::env::var_os("PATH").and_then(|path| {
-        std::env::split_paths(&path).map(|folder| folder.join("promtool")).find(|program| program.is_file())
-    });
-    let Some(promtool) = found else {
-        eprintln!("skipped: promtool is not here; Debian's package prometheus has it");
+    if !has("promtool") {
         return;
-    };
+    }
     let promtool = |words: [&str; 2], file: &str| {
-        let mut command = Command::new(&promtool);
+        let mut command = Command::new("promtool");
         command.args(words).arg(root().join(file));
         run(command, b"", Duration::from_secs(60))
     };
     promtool(["check", "rules"], RULES).ok();
     promtool(["test", "rules"], TESTS).ok();
+}
+
+#[test]
+fn prometheus_reads_open_metrics_where_it_asks_for_that_and_others_read_what_they_always_did() {
+    let engine = Engine::start("[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n");
+    let admin = engine.admin();
+    let ask = |accept: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-i", "-H", &format!("Accept: {accept}")]).arg(format!("http://{admin}/metrics"));
+        run(command, b"", Duration::from_secs(20)).ok().text()
+    };
+    let plain = ask("*/*");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4") && !plain.contains("# EOF"), "{plain}");
+    let open = ask("application/openmetrics-text; version=1.0.0, text/plain;q=0.5");
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{open}");
+    assert!(open.ends_with("\n# EOF\n") && open.contains("\n# UNIT propylon_"), "{open}");
+    assert!(open.contains("\n# TYPE propylon_accept_errors counter\n"), "{open}");
+    // Each family of the one is in the other.
+    let families = |text: &str| text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+    assert_eq!(families(&plain), families(&open));
+    if has("prometheus") {
+        prometheus_has(admin, "propylon_accept_errors_total");
+    }
+}
+
+/// Prometheus itself asks for OpenMetrics, and takes nothing of an answer with one wrong line.
+fn prometheus_has(admin: SocketAddr, series: &str) {
+    let prometheus = External::prometheus(admin);
+    let query = format!("http://{}/api/v1/query?query={series}", prometheus.address());
+    eventually(Duration::from_secs(60), "Prometheus has the metrics", || {
+        let mut command = Command::new("curl");
+        command.args(["-s", &query]);
+        let answer = run(command, b"", Duration::from_secs(20)).text();
+        answer.contains(&format!("\"__name__\":\"{series}\"")).then_some(())
+    });
+}
+
+fn has(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+    if !found {
+        eprintln!("skipped: {program} is not here; Debian's package prometheus has it");
+    }
+    found
 }

@@ -28,12 +28,13 @@ use std::time::{Duration, SystemTime};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use propylon_metrics::by_accept;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
@@ -247,15 +248,20 @@ async fn respond(request: Request<Incoming>, by: Caller, context: &AdminContext)
                 None => text(StatusCode::NOT_FOUND, NO_CLUSTER.into()),
             }
         }
-        Method::GET | Method::HEAD => read(request.uri(), &context.view),
+        Method::GET | Method::HEAD => read(&request, &context.view),
         _ => change::answer(request, by, context).await,
     }
 }
 
-fn read(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
+fn read(request: &Request<Incoming>, view: &View) -> Response<Full<Bytes>> {
+    let uri = request.uri();
     match uri.path().strip_prefix("/v1").unwrap_or(uri.path()) {
         "/" => page(),
-        "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),
+        "/metrics" => {
+            let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            let (kind, text) = by_accept(&accept.collect::<Vec<_>>().join(","), view.metrics());
+            typed(kind, text)
+        }
         "/health" if view.is_draining() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
         "/health" => text(StatusCode::OK, "ok\n".into()),
         "/config" => {

@@ -73,7 +73,8 @@ fn answer(head: &[u8], view: &View) -> String {
         _ if !version.starts_with("HTTP/1.") => ("400 Bad Request", TEXT, "this is no HTTP/1 request\n".into()),
         (Some("GET" | "HEAD"), "/metrics") => {
             (view.refresh)();
-            ("200 OK", "text/plain; version=0.0.4; charset=utf-8", view.store.prometheus())
+            let (kind, text) = view.store.by_accept(&accepted(head));
+            ("200 OK", kind, text)
         }
         (Some("GET" | "HEAD"), "/health") if view.is_draining.get() => {
             ("503 Service Unavailable", TEXT, "draining\n".into())
@@ -91,6 +92,13 @@ fn answer(head: &[u8], view: &View) -> String {
     )
 }
 
+/// Values of the fields `Accept`.
+fn accepted(head: &[u8]) -> String {
+    let lines = head.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'));
+    let values = lines.filter(|(name, _)| name.eq_ignore_ascii_case("accept")).map(|(_, value)| value.trim());
+    values.collect::<Vec<_>>().join(",")
+}
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 #[cfg(test)]
@@ -106,6 +114,7 @@ mod tests {
             ("GET /health HTTP/1.1", "200", "\r\n\r\nok\n"),
             ("GET /metrics HTTP/1.0", "200", "propylon_x_total 0"),
             ("HEAD /metrics HTTP/1.1", "200", "close\r\n\r\n"),
+            ("GET /metrics HTTP/1.1\r\naccept:application/openmetrics-text", "200", "# TYPE propylon_x counter"),
             ("GET / HTTP/1.1", "404", "/metrics and /health"),
             ("POST /health HTTP/1.1", "405", "Allow: GET, HEAD"),
             ("GET /health", "400", ""),

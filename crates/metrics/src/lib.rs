@@ -30,12 +30,14 @@ pub mod conditions;
 mod growing;
 pub mod history;
 mod json;
+mod open_metrics;
 mod prometheus;
 mod registry;
 mod store;
 
 pub use account::{ACCOUNT_BOUNDS, ACCOUNT_CLASSES, Account, AccountFamilies, Entry, bucket};
 pub use growing::Growing;
+pub use open_metrics::by_accept;
 pub use prometheus::{counter_text, gauge_text};
 pub use registry::{Counter, Gauge, Group, Histogram, Registry};
 pub use store::{Column, Distribution, Store};
