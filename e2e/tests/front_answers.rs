@@ -461,7 +461,9 @@ fn pages_of_other_origins_are_told_what_they_may() {
         format!("[backend.app]\nservers = [\"{}\"]\n[backend.dead]\nservers = [\"{}\"]\n", origin.address(), dead());
     let routes = format!(
         "[[route]]\n{CORS}\nbackend = \"app\"\n[[route]]\npath = \"/dead\"\n{CORS}\nbackend = \"dead\"\n\
-         [[route]]\npath = \"/all\"\ncors = {{ origins = [\"*\"], headers = [\"*\", \"Authorization\"] }}\nbackend = \"app\"\n"
+         [[route]]\npath = \"/all\"\ncors = {{ origins = [\"*\"], headers = [\"*\", \"Authorization\"] }}\nbackend = \"app\"\n\
+         [[route]]\npath = \"/echo\"\ncors = {{ origins = [\"*\"], methods = [\"*\"], headers = [\"*\"], credentials = true, \
+         echo = true }}\nbackend = \"app\"\n"
     );
     let engine = Engine::start(&[listener, &backends, &routes].concat());
     let preflight = |path: &str, origin: &str| {
@@ -469,7 +471,7 @@ fn pages_of_other_origins_are_told_what_they_may() {
             "OPTIONS {path} HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a\r\n\r\n"
         )
     };
-    let may = "Access-Control-Allow-Methods: GET, HEAD, POST, PUT\r\nAccess-Control-Allow-Headers: X-A\r\n\
+    let may = "Access-Control-Allow-Methods: PUT\r\nAccess-Control-Allow-Headers: X-A\r\n\
                Access-Control-Max-Age: 600\r\nAccess-Control-Allow-Credentials: true\r\nVary: Origin\r\n";
     for origin in ["https://a.example", "https://x.y.b.example"] {
         let wanted = format!("HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: {origin}\r\n{may}\r\n");
@@ -481,6 +483,17 @@ fn pages_of_other_origins_are_told_what_they_may() {
     let all = "HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: *\r\nAccess-Control-Allow-Methods: GET, HEAD, POST\r\n\
                Access-Control-Allow-Headers: *, Authorization\r\n\r\n";
     assert_eq!(said(&engine, &preflight("/all", "https://c.example")), all);
+    // With credentials what is asked for is named in the place of `*`, over both versions.
+    let echoed = "Access-Control-Allow-Credentials: true\r\nAccess-Control-Allow-Methods: PUT\r\n\
+                  Access-Control-Allow-Headers: x-a\r\nVary: Origin\r\n";
+    let wanted = format!("HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: https://c.example\r\n{echoed}\r\n");
+    assert_eq!(said(&engine, &preflight("/echo", "https://c.example")), wanted);
+    let asked = ["-X", "OPTIONS", "-H", "Origin: https://c.example", "-H", "Access-Control-Request-Method: PUT"];
+    let asked = [&asked[..], &["-H", "Access-Control-Request-Headers: x-a"]].concat();
+    assert_eq!(
+        said_h2(&engine, "/echo", &asked),
+        format!("HTTP/2 204 \r\naccess-control-allow-origin: https://c.example\r\n{}\r\n", lower_names(echoed))
+    );
     let fields = ["-X", "OPTIONS", "-H", "Origin: https://a.example", "-H", "Access-Control-Request-Method: PUT"];
     assert_eq!(
         said_h2(&engine, "/", &fields),

@@ -584,6 +584,84 @@ fn the_time_of_the_whole_request_ends_it_wherever_it_is() {
 }
 
 #[test]
+fn an_attempt_has_a_time_of_its_own_and_another_is_made_where_nothing_has_come() {
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    // Each byte comes in time, and the response does not.
+    let trickling = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
+        while peer.try_send(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let good = named("good");
+    let attempt = "timeouts = { attempt = \"300ms\" }\nretries = { attempts = 1, on = [\"timeout\"] }\n";
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}{}{}\
+         [[route]]\npath = \"/again\"\nbackend = \"again\"\n{attempt}\
+         [[route]]\npath = \"/silent\"\nbackend = \"silent\"\n{attempt}\
+         [[route]]\npath = \"/trickling\"\nbackend = \"trickling\"\n{attempt}",
+        backend("again", &[silent.address(), good.address()], "balance = \"first\""),
+        backend("silent", &[silent.address()], ""),
+        backend("trickling", &[trickling.address()], ""),
+    );
+    let engine = Engine::start(&text);
+    let late = "504 Gateway Timeout: first-byte-timeout\n";
+    for (path, wanted) in [("/again", (200, "good")), ("/silent", (504, late))] {
+        let response = engine.client("plain").get(path);
+        assert_eq!((response.status, response.text().as_str()), wanted, "{path}");
+        let mut http2 = Http2::start(&engine);
+        http2.get(1, path);
+        let (head, body) = http2.response(1);
+        let status = head.spelled_status().or(head.status());
+        assert_eq!((status, &body[..]), (Some(wanted.0), wanted.1.as_bytes()), "{path}");
+        assert_eq!(engine.logged_path(path)["attempts"], 2, "{path}");
+    }
+    let mut client = engine.client("plain");
+    client.send("GET /trickling HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (bytes, _) = client.read_to_end();
+    assert!(bytes.len() < 50_000, "a part of it has come: {} bytes", bytes.len());
+    assert_eq!(engine.logged_path("/trickling")["fault"], "body-timeout");
+    engine.metric_reaches("propylon_server_requests_in_flight", &[("backend", "trickling")], 0.0);
+}
+
+#[test]
+fn relays_divide_their_connections_and_close_those_of_a_share_without_a_backend() {
+    let names = [("a", 3), ("b", 1)];
+    let origins = names.map(|(name, _)| {
+        Origin::scripted(move |peer| {
+            peer.read_some();
+            peer.send(name);
+            peer.close();
+        })
+    });
+    let [a, b] = [0, 1].map(|place| backend(names[place].0, &[origins[place].address()], ""));
+    let sides = "backend = [{ name = \"a\", weight = 3 }, { name = \"b\", weight = 1 }, { respond = 503, weight = 4 }]";
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n\
+         protocol = \"tcp\"\ntls = \"public\"\n{a}{b}[[route]]\nlistener = \"plain\"\n{sides}\n\
+         [[route]]\nlistener = \"web\"\n{sides}\n"
+    );
+    let engine = Engine::start(&format!("[process]\nworkers = 1\n{text}"));
+    for listener in ["plain", "web"] {
+        let said = |_| {
+            let address = engine.address(listener);
+            let mut client = if listener == "web" { Client::tls(address) } else { Client::plain(address) };
+            // One that is closed may be so already.
+            let _ = client.try_send(b"x");
+            String::from_utf8_lossy(&client.read_to_end().0).into_owned()
+        };
+        let all: Vec<String> = (0..16).map(said).collect();
+        // Two rounds of turns.
+        assert_eq!([count(&all, "a"), count(&all, "b"), count(&all, "")], [6, 2, 8], "{listener}: {all:?}");
+        engine.metric_reaches("propylon_relays_total", &[("listener", listener), ("reason", "no-server")], 8.0);
+    }
+}
+
+#[test]
 fn a_route_may_have_less_or_more_time_than_its_backend() {
     let late = Origin::answering(|_| {
         std::thread::sleep(Duration::from_millis(700));

@@ -91,6 +91,36 @@ fn a_server_of_a_stranger_is_refused_and_the_reason_is_told() {
 }
 
 #[test]
+fn a_server_is_known_by_one_of_several_names_also_by_a_uri() {
+    let scratch = Scratch::new();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(["app.internal".to_owned()]).expect("a name");
+    let uri = "spiffe://cluster.example/app".try_into().expect("a URI");
+    params.subject_alt_names.push(rcgen::SanType::URI(uri));
+    let own = params.self_signed(&key).expect("a certificate");
+    let pem = scratch.write("own.pem", own.pem() + &key.serialize_pem());
+    let nginx = Nginx::secure("names", &pem, "");
+    let backend =
+        |names: &str| format!("tls = {{ ca = \"{}\", server_name = \"b.test\", names = [{names}] }}", pem.display());
+    let with_names = |names: &str| with(&[nginx.address()], "", &backend(names));
+    let mut engine = None;
+    for names in ["\"app.internal\"", "\"other.test\", \"spiffe://cluster.example/app\""] {
+        let started = Engine::start(&with_names(names));
+        let text = started.client("plain").get("/tls").text();
+        assert!(text.contains(" name=b.test "), "the name that is asked for is another: {text}");
+        engine = Some(started);
+    }
+    for names in ["\"b.test\"", "\"spiffe://cluster.example/other\", \"spiffe://cluster.example/\""] {
+        refused(&Engine::start(&with_names(names)), "certificate-name-mismatch");
+    }
+    // A reload with other names counts for connections from then on, and keeps none that was made by the old ones.
+    let engine = engine.expect("one is running");
+    engine.rewrite(&with_names("\"other.test\""));
+    engine.reload();
+    refused(&engine, "certificate-name-mismatch");
+}
+
+#[test]
 fn a_certificate_that_is_over_and_a_server_without_tls_are_refused() {
     let scratch = Scratch::new();
     let authority = Certificates::shared();

@@ -431,7 +431,7 @@ mod tests {
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"
-        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
+        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", names = ["spiffe://a/b"], sni = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
         timeouts = { connect = "250ms", first_byte = "1h", close = "7s" }
         retries = 0
         max_idle = 9
@@ -549,7 +549,7 @@ mod tests {
         backend = [{ name = "app", weight = 90, request = { set = { X-Side = "app" }, add = { X-More = "{client.ip}" }, append = { X-Way = "app" }, remove = ["X-Debug"] }, response = { set = { X-From = "app" }, add = { Link = "</b>" }, append = { Vary = "X-Side" }, remove = ["X-Powered-By"] } }, { name = "quick" }, { respond = 503, weight = 2 }]
         sticky = { cookie = "side", ttl = "1h", secure = true, http_only = false, same_site = "strict", path = "/split" }
         fallback = "grpc"
-        timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
+        timeouts = { request = "30s", attempt = "25s", connect = "1s", first_byte = "20s", body = "5s" }
         retries = { attempts = 3, on = ["connect", "timeout", 503], backoff = "25ms" }
         priority = "low"
         buffer = { request = { memory = "32KiB", disk = "3MiB" }, response = { memory = "128KiB", disk = 0 } }
@@ -693,7 +693,7 @@ mod tests {
         );
         assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
         let tls = json!({
-            "ca": ["ca.pem", "cas"], "server_name": "app.internal", "sni": false, "verify": true, "certificate": "c.pem",
+            "ca": ["ca.pem", "cas"], "server_name": "app.internal", "names": ["spiffe://a/b"], "sni": false, "verify": true, "certificate": "c.pem",
             "policy": "modern", "resume": false, "watch": "5s"
         });
         assert_eq!(shown["backend"]["app"]["tls"], tls);

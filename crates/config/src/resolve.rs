@@ -15,8 +15,8 @@ use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, FactCondition, Forwarded,
     HedgeAfter, HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Percentile,
-    Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, TextCondition, TextTest, TlsFact,
-    TlsGroup, TlsProfile, TlsSuite,
+    Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, Side, Steps, TextCondition,
+    TextTest, TlsFact, TlsGroup, TlsProfile, TlsSuite,
 };
 use crate::report::Report;
 use crate::wording::{is_claim, shown};
@@ -460,16 +460,17 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if !draft.route.conditions.is_empty() {
             report.error(draft.span, format!("{on}: there are no requests to look at"), "remove `match`");
         }
-        if !draft.route.steps.is_empty() {
+        let steps = &draft.route.steps;
+        if *steps != (Steps { split: steps.split.clone(), ..Steps::default() }) || !is_by_turns(steps) {
             let fix = "leave them to routes of listeners with protocol = \"http\"";
             report.error(draft.span, format!("{on}: there are no requests to take steps with"), fix);
         }
         if !matches!(draft.route.action, Action::Backend(_)) {
             report.error(draft.span, format!("{on}: nothing is answered here"), "give the route a `backend`");
         }
-        if let Action::Backend(backend) = &draft.route.action
-            && config.backends.get(backend.0).is_some_and(|backend| backend.tls.is_some())
-        {
+        let first = if let Action::Backend(backend) = &draft.route.action { Some(*backend) } else { None };
+        let mut all = first.into_iter().chain(steps.other_backends());
+        if all.any(|backend| config.backends.get(backend.0).is_some_and(|backend| backend.tls.is_some())) {
             let what = "a relay hands bytes on as they are, and this backend has `tls`";
             report.error(draft.span, what, "name a backend without `tls`, or use protocol = \"http\"");
         }
@@ -479,6 +480,14 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             report.error(draft.span, format!("{on} and no TLS: clients name no host"), fix);
         }
     }
+}
+
+/// Whether connections are divided by turns alone: there are no fields, by which clients could be kept to a side.
+fn is_by_turns(steps: &Steps) -> bool {
+    steps.split.iter().all(|split| {
+        let is_plain = |side: &Side| side.request.is_empty() && side.response.is_empty();
+        split.sticky.is_none() && split.sides.iter().all(is_plain)
+    })
 }
 
 /// Trailers go no further on listeners with routes that tell servers something in fields.
@@ -628,7 +637,10 @@ fn hedges(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             if is_paid { own.unwrap_or(backend.retries) } else { 0 }
         };
         let first_byte = |backend: &Backend| steps.timeouts.first_byte.unwrap_or(backend.timeouts.first_byte);
-        if let Some(backend) = backends.iter().find(|backend| is_other(backend)) {
+        if steps.timeouts.attempt.is_some() {
+            let what = "`timeouts.attempt` ends an attempt, and `hedge` makes one beside it";
+            report.error(draft.span, what, "remove one of the two, or limit the whole by `timeouts.request`");
+        } else if let Some(backend) = backends.iter().find(|backend| is_other(backend)) {
             let name = shown(&backend.name);
             let what = format!("`hedge` asks twice in HTTP/1.1 or HTTP/2, and [backend.{name}] has another `protocol`");
             report.error(draft.span, what, "remove it, or give the route a backend whose servers speak one of these");

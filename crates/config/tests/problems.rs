@@ -320,6 +320,8 @@ fn answers_of_our_own_are_checked() {
         ("[[route]]\npath='/f'\ncors={}\nbackend='app'", 3, 1, "`cors` has no `origins`; name the origins that may use it"),
         ("[[route]]\npath='/f'\ncors={origins=[]}\nbackend='app'", 3, 15, "`origins` names none"),
         ("[[route]]\npath='/f'\ncors={origins=['*'],credentials=true}\nbackend='app'", 3, 33, "would let any page act in the name of who looks at it; name the origins"),
+        ("[[route]]\npath='/f'\ncors={origins=['*'],credentials=true,echo=true}\nbackend='app'", 3, 33, "warning: `credentials` for every origin let any page act in the name of who looks at it"),
+        ("[[route]]\npath='/f'\ncors={origins=['https://a'],methods=['PUT'],echo=true}\nbackend='app'", 3, 50, "`echo` is about `*`, and nothing here is; remove it"),
         ("[[route]]\npath='/f'\ncors={origins=['null']}\nbackend='app'", 3, 16, "\"null\" is the origin of whoever asks to have none"),
         ("[[route]]\npath='/f'\ncors={origins=['https://a/']}\nbackend='app'", 3, 16, "it has a path; write \"https://a\""),
         ("[[route]]\npath='/f'\ncors={origins=['https://a'],headers=['*'],credentials=true}\nbackend='app'", 3, 38, "with `credentials` browsers take `*` in `headers` for a name; write the names"),
@@ -849,11 +851,15 @@ fn tls_to_servers_is_checked() {
         (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
         (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
         (&tls("watch='10ms'"), 6, 12, "`watch` is too small"),
+        (&tls("names=[]"), 6, 12, "`names` has 0 entries, and not 1 to 64"),
+        (&tls("names=['a b']"), 6, 13, "write a host, or a URI such as"),
         (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
         (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
     ]);
     let relay = "[listener.r]\nbind='[::]:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={}";
     expect_below_good(&[(relay, 4, 1, "a relay hands bytes on as they are, and this backend has `tls`")]);
+    let found = all(&format!("{GOOD}{}", tls("names=['a.example'],verify=false")));
+    assert!(found.iter().any(|line| line.contains("`names` has no effect with `verify = false`")), "{found:#?}");
     let found = all(&format!("{GOOD}{}", tls("ca='a',verify=false")));
     assert!(found.iter().any(|line| line.contains("warning: `ca` has no effect with `verify = false`")), "{found:#?}");
     let source = source("f", &format!("{GOOD}{}", tls("ca=['a','/b'],server_name='App.Internal',certificate='c'")));
@@ -1378,7 +1384,8 @@ fn where_requests_go_is_checked() {
         (both("retries={on=[399]}"), 15, 14, "`on`: this is no fault and no status"),
         (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
         (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
-        (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
+        (route("listener='r'\nbackend=[{name='a'},{name='b'}]\nsticky={key='client-ip'}\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
+        (both("timeouts={attempt='1s',first_byte='2s'}"), 15, 35, "`first_byte` is longer than `attempt`"),
     ];
     let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
     expect(&cases);

@@ -8,7 +8,7 @@ mod note;
 use std::rc::Rc;
 use std::time::Instant;
 
-use propylon_config::{Action, Protocol};
+use propylon_config::Protocol;
 use propylon_http::fault::Fault;
 
 use crate::client::connection::Connection;
@@ -88,11 +88,10 @@ async fn find_server(
     let Some(route) = snapshot.relay_route(&connection.listener, name) else {
         return Err(Refusal { fault: Fault::NoRoute, alert: is_passthrough.then_some(&UNRECOGNIZED_NAME[..]) });
     };
-    if route.require_client_certificate && !connection.is_identified() {
+    if snapshot.shared.config.routes[route].require_client_certificate && !connection.is_identified() {
         return Err(Refusal::silent(Fault::ClientCertificateRequired));
     }
-    // Relays have no other routes: the configuration is checked for it.
-    let Action::Backend(backend) = route.action else { return Err(Refusal::silent(Fault::NoRoute)) };
+    let Some(backend) = snapshot.relay_backend(route) else { return Err(Refusal::silent(Fault::NoServer)) };
     note.backend = Some(backend.0 as u32);
     let backend = &snapshot.backends[backend.0];
     connection.note_backend(backend.metrics());

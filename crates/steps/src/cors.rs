@@ -16,22 +16,36 @@ pub const FIELDS: [&str; 6] = [
 /// The rules of one route.
 pub struct Cors {
     origins: Vec<OriginPattern>,
+    /// Parts of the answer in which `*` is replaced by what is asked for.
+    echo: Echo,
     /// Lines of an answer to a preflight, and of other responses, to pages of these origins.
     preflight: Vec<u8>,
     response: Vec<u8>,
 }
 
+/// Parts of an answer that name what is asked for, since with credentials browsers take `*` for a name.
+#[derive(Default)]
+struct Echo {
+    origin: bool,
+    method: bool,
+    fields: bool,
+}
+
 impl Cors {
     pub fn of(cors: &propylon_config::Cors) -> Cors {
         let (mut preflight, mut response) = (Vec::new(), Vec::new());
-        let safe = ["GET", "HEAD", "POST"].map(String::from);
-        let more = cors.methods.iter().filter(|method| !safe.contains(method));
-        let methods: Vec<&str> = match cors.methods.iter().any(|method| method == "*") {
-            true => vec!["*"],
-            false => safe.iter().chain(more).map(String::as_str).collect(),
+        let has_all = |list: &[String]| cors.echo && list.iter().any(|text| text == "*");
+        let echo = Echo { origin: cors.echo, method: has_all(&cors.methods), fields: has_all(&cors.headers) };
+        // GET, HEAD and POST need no permission (Fetch, "CORS-safelisted method").
+        let methods = match cors.methods.iter().any(|method| method == "*") {
+            true => "*".to_owned(),
+            false if cors.methods.is_empty() => "GET, HEAD, POST".to_owned(),
+            false => cors.methods.join(", "),
         };
-        write_line(b"Access-Control-Allow-Methods", methods.join(", ").as_bytes(), &mut preflight);
-        if !cors.headers.is_empty() {
+        if !echo.method {
+            write_line(b"Access-Control-Allow-Methods", methods.as_bytes(), &mut preflight);
+        }
+        if !cors.headers.is_empty() && !echo.fields {
             write_line(b"Access-Control-Allow-Headers", cors.headers.join(", ").as_bytes(), &mut preflight);
         }
         if let Some(time) = cors.max_age {
@@ -43,7 +57,7 @@ impl Cors {
         for lines in [&mut preflight, &mut response].into_iter().filter(|_| cors.credentials) {
             write_line(b"Access-Control-Allow-Credentials", b"true", lines);
         }
-        Cors { origins: cors.origins.clone(), preflight, response }
+        Cors { origins: cors.origins.clone(), echo, preflight, response }
     }
 
     /// Writes the protocol's lines of a response to a request, without them for pages that may not use the route.
@@ -54,10 +68,14 @@ impl Cors {
         theirs: Option<(&Fields, &[u8])>,
         out: &mut Vec<u8>,
     ) {
-        let is_any = self.origins.contains(&OriginPattern::Any);
+        let is_any = self.origins.contains(&OriginPattern::Any) && !self.echo.origin;
         if let Some(origin) = origin(head, text).filter(|origin| self.allows(origin)) {
             write_line(b"Access-Control-Allow-Origin", if is_any { b"*" } else { origin }, out);
-            out.extend_from_slice(if is_preflight(head, text) { &self.preflight } else { &self.response });
+            let is_preflight = is_preflight(head, text);
+            out.extend_from_slice(if is_preflight { &self.preflight } else { &self.response });
+            if is_preflight {
+                self.write_what_is_asked(head, text, out);
+            }
         }
         // Also without an origin, and for those who may not: a cache must not give them's to the others.
         let varies = |value: &[u8]| elements(value).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"));
@@ -67,6 +85,18 @@ impl Cors {
         });
         if !is_any && !is_said {
             out.extend_from_slice(b"Vary: Origin\r\n");
+        }
+    }
+
+    /// Writes the method and the fields that a preflight asks for, where all are allowed.
+    fn write_what_is_asked(&self, head: &RequestHead, text: &[u8], out: &mut Vec<u8>) {
+        for (is_echoed, asked, name) in [
+            (self.echo.method, "access-control-request-method", &b"Access-Control-Allow-Methods"[..]),
+            (self.echo.fields, "access-control-request-headers", b"Access-Control-Allow-Headers"),
+        ] {
+            if let Some(value) = head.fields.value(text, asked).filter(|_| is_echoed) {
+                write_line(name, value, out);
+            }
         }
     }
 
@@ -136,7 +166,7 @@ mod tests {
                 "Access-Control-Allow-Origin: {origin}\r\n{more}Access-Control-Allow-Credentials: true\r\nVary: Origin\r\n"
             )
         };
-        let may = "Access-Control-Allow-Methods: GET, HEAD, POST, PUT\r\nAccess-Control-Allow-Headers: X-A, X-B\r\n\
+        let may = "Access-Control-Allow-Methods: GET, PUT\r\nAccess-Control-Allow-Headers: X-A, X-B\r\n\
                    Access-Control-Max-Age: 600\r\n";
         let shown = "Access-Control-Expose-Headers: X-C\r\n";
         for (line, fields, wanted) in [
@@ -161,6 +191,15 @@ mod tests {
                       Access-Control-Allow-Headers: Authorization, *\r\n";
         assert_eq!(lines(&all, "OPTIONS /", &origin), wanted);
         assert_eq!(lines(&all, "GET /", ""), "");
+        // With credentials `*` is a name, and what is asked for is named.
+        let echo = cors("origins = [\"*\"], methods = [\"*\"], headers = [\"*\"], credentials = true, echo = true");
+        let asked = "Origin: https://b.example\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a, x-b\r\n";
+        let may = "Access-Control-Allow-Credentials: true\r\nAccess-Control-Allow-Methods: PUT\r\nAccess-Control-Allow-Headers: x-a, x-b\r\n";
+        let origin = "Access-Control-Allow-Origin: https://b.example\r\n";
+        assert_eq!(lines(&echo, "OPTIONS /", asked), format!("{origin}{may}Vary: Origin\r\n"));
+        let credentials = "Access-Control-Allow-Credentials: true\r\n";
+        assert_eq!(lines(&echo, "GET /", asked), format!("{origin}{credentials}Vary: Origin\r\n"));
+        assert_eq!(lines(&echo, "GET /", ""), "Vary: Origin\r\n");
     }
 
     #[test]

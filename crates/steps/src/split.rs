@@ -109,6 +109,12 @@ impl Split {
         Some(&self.sides[side])
     }
 
+    /// Side of a connection that says nothing by which it could be kept to one; none if no side has a weight.
+    pub fn take_turn(&self) -> Option<&Side> {
+        let side = self.turns.as_ref()?.borrow_mut().take_turn();
+        Some(&self.sides[side])
+    }
+
     /// The first side that a cookie names, if it has a weight.
     fn named(&self, name: &str, fields: &Fields, text: &[u8]) -> Option<usize> {
         cookies(fields, text, name)

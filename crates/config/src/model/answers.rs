@@ -86,6 +86,8 @@ pub struct Cors {
     pub expose: Vec<String>,
     /// Whether cookies and other credentials come with their requests. Default no.
     pub credentials: bool,
+    /// Whether `*` is answered with the origin, the method and the fields that are asked for. Default no.
+    pub echo: bool,
     /// Time for which browsers may remember what they may do. Absent: the browser's, 5 s.
     #[serde(serialize_with = "shown::written")]
     pub max_age: Option<Duration>,

@@ -189,6 +189,10 @@ pub struct BackendTls {
     /// Name that a server's certificate must be valid for, and that is sent as SNI. Absent: each server's own host name
     /// or IP address.
     pub server_name: Option<String>,
+    /// Names of which a server's certificate must have one, in the place of the above: hosts, and URIs as they are
+    /// written. Empty: the name above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// Whether SNI is sent. An IP address never is (RFC 6066 §3). Default yes.
     pub sni: bool,
     /// Whether server certificates are verified. Default yes.
@@ -215,6 +219,7 @@ impl BackendTls {
         BackendTls {
             ca: ca.into_iter().collect(),
             server_name: None,
+            names: Vec::new(),
             sni: true,
             verify: true,
             certificate: None,

@@ -64,6 +64,9 @@ pub struct RouteTimeouts {
     /// Limit on the whole request, from its first byte to the last of its response, over all attempts. Absent: none.
     #[serde(serialize_with = "shown::written")]
     pub request: Option<Duration>,
+    /// Limit on one attempt as a whole, from when it has its connection to the last byte of the response. Absent: none.
+    #[serde(serialize_with = "shown::written")]
+    pub attempt: Option<Duration>,
     /// Limit on a connection to a server.
     #[serde(serialize_with = "shown::written")]
     pub connect: Option<Duration>,

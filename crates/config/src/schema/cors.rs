@@ -20,19 +20,46 @@ pub(crate) fn cors(mut section: Section<'_, '_>) -> Option<Cors> {
     section.default_is("credentials", || false.into());
     let credentials = section.boolean("credentials");
     let is_sent = credentials.is_some_and(|found| found.value);
+    section.default_is("echo", || false.into());
+    let echo = section.boolean("echo");
+    let is_echoed = echo.is_some_and(|found| found.value);
     if let Some(found) = credentials.filter(|found| found.value)
         && origins.contains(&OriginPattern::Any)
     {
-        let what = "`credentials` for every origin would let any page act in the name of who looks at it";
-        report.error(found.span, what, example);
+        match is_echoed {
+            false => {
+                let what = "`credentials` for every origin would let any page act in the name of who looks at it";
+                report.error(found.span, what, example);
+            }
+            true => {
+                let what = "`credentials` for every origin let any page act in the name of who looks at it";
+                report.warning(found.span, what, example);
+            }
+        }
     }
-    let methods = tokens(&mut section, "methods", is_sent);
-    let headers = tokens(&mut section, "headers", is_sent);
+    let methods = tokens(&mut section, "methods", is_sent && !is_echoed);
+    let headers = tokens(&mut section, "headers", is_sent && !is_echoed);
+    let has_all = |list: &[String]| list.iter().any(|text| text == "*");
+    if let Some(found) = echo.filter(|found| found.value)
+        && !origins.contains(&OriginPattern::Any)
+        && !has_all(&methods)
+        && !has_all(&headers)
+    {
+        report.error(found.span, "`echo` is about `*`, and nothing here is", "remove it");
+    }
     let expose = tokens(&mut section, "expose", is_sent);
     // Browsers remember less: two hours, or a day.
     let max_age = section.duration("max_age", std::time::Duration::ZERO..=DAY).map(|found| found.value);
     section.close();
-    (report.errors() == errors).then_some(Cors { origins, methods, headers, expose, credentials: is_sent, max_age })
+    (report.errors() == errors).then_some(Cors {
+        origins,
+        methods,
+        headers,
+        expose,
+        credentials: is_sent,
+        echo: is_echoed,
+        max_age,
+    })
 }
 
 fn origins(section: &mut Section<'_, '_>, example: &str) -> Vec<OriginPattern> {

@@ -174,13 +174,20 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
     let Some(mut table) = section.table("timeouts") else { return RouteTimeouts::default() };
     let mut read = |key, bound| table.duration(key, up_to(bound));
     let (request, connect) = (read("request", DAY), read("connect", HOUR));
-    let (first_byte, body) = (read("first_byte", DAY), read("body", DAY));
-    for (key, part) in [("connect", connect), ("first_byte", first_byte), ("body", body)] {
-        if let (Some(whole), Some(part)) = (request, part)
-            && part.value > whole.value
-        {
-            let what = format!("`{key}` is longer than `request`, which ends the whole of it before");
-            report.warning(part.span, what, "shorten the one or lengthen the other");
+    let (attempt, first_byte, body) = (read("attempt", DAY), read("first_byte", DAY), read("body", DAY));
+    let wholes = [("request", request), ("attempt", attempt)];
+    let parts = [("attempt", attempt), ("connect", connect), ("first_byte", first_byte), ("body", body)];
+    for (key, part) in parts {
+        for (name, whole) in wholes.iter().filter(|(name, _)| *name != key) {
+            // A connection may have been there before the attempt.
+            if let (Some(whole), Some(part)) = (whole, part)
+                && part.value > whole.value
+                && (*name, key) != ("attempt", "connect")
+            {
+                let what = format!("`{key}` is longer than `{name}`, which ends the whole of it before");
+                report.warning(part.span, what, "shorten the one or lengthen the other");
+                break;
+            }
         }
     }
     let span = table.span;
@@ -188,6 +195,7 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
     let value = |found: Option<Found<std::time::Duration>>| found.map(|found| found.value);
     let timeouts = RouteTimeouts {
         request: value(request),
+        attempt: value(attempt),
         connect: value(connect),
         first_byte: value(first_byte),
         body: value(body),
@@ -196,7 +204,7 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
         report.warning(
             span,
             "`timeouts` is empty",
-            "remove it, or add one of `request`, `connect`, `first_byte`, `body`",
+            "remove it, or add one of `request`, `attempt`, `connect`, `first_byte`, `body`",
         );
     }
     timeouts

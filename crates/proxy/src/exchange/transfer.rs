@@ -195,6 +195,7 @@ impl<'a> Transfer<'a> {
             upload.end_copy();
         }
         let core = Rc::clone(client.core());
+        let attempt_due = core.timers.now().saturating_add(terms.attempt);
         let server = match opened {
             Opened::Connection(connection) => Upstream::Http1(Http1::new(connection, &core, request.head.body)),
             Opened::Stream(http2) => Upstream::Http2(http2),
@@ -225,6 +226,7 @@ impl<'a> Transfer<'a> {
                 download: DirectionLimit::new(min_rate),
                 first_byte: terms.first_byte,
                 body: terms.body,
+                attempt_due,
                 special: terms.special,
                 tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
             },

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{BackendId, Limit, Listener, Route};
+use propylon_config::{Action, BackendId, Limit, Listener, SideTo};
 use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, RouteMetrics, SignerMetrics};
 use propylon_steps::Steps;
@@ -222,10 +222,23 @@ impl CoreSnapshot {
     }
 
     /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
-    pub fn relay_route(&self, listener: &Rc<ListenerHandle>, name: &str) -> Option<&Route> {
+    pub fn relay_route(&self, listener: &Rc<ListenerHandle>, name: &str) -> Option<usize> {
         let found = self.shared.relay_router.find(self.routed(listener), name, b"/")?;
         // A relay's routes have no conditions.
-        Some(&self.shared.config.routes[*found.of(&self.shared.relay_routes)?])
+        found.of(&self.shared.relay_routes).copied()
+    }
+
+    /// Backend of a new connection that has this relay's route; none where its share is closed.
+    pub fn relay_backend(&self, route: usize) -> Option<BackendId> {
+        // Relays have no other actions: the configuration is checked for it.
+        let Action::Backend(first) = self.shared.config.routes[route].action else { return None };
+        match self.steps[route].as_ref().and_then(|steps| steps.split.as_ref()) {
+            None => Some(first),
+            Some(split) => match split.take_turn()?.to {
+                SideTo::Backend(backend) => Some(backend),
+                SideTo::Respond(_) => None,
+            },
+        }
     }
 }
 

@@ -43,6 +43,7 @@ pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Back
             connect: or_own(timeouts.connect, own.connect),
             first_byte: or_own(timeouts.first_byte, own.first_byte),
             body: or_own(timeouts.body, own.body),
+            attempt: or_own(timeouts.attempt, own.attempt),
             retries: attempts.unwrap_or(own.retries),
             priority,
             special: match (hedge, timeouts.request) {

@@ -16,6 +16,8 @@ pub struct RequestTerms {
     pub connect: u64,
     pub first_byte: u64,
     pub body: u64,
+    /// Limit on an attempt as a whole; that of a backend itself is never met.
+    pub attempt: u64,
     pub retries: u32,
     /// How much it matters in the backend's queue.
     pub priority: Priority,
@@ -88,6 +90,7 @@ impl RequestTerms {
             connect: millis(timeouts.connect),
             first_byte: millis(timeouts.first_byte),
             body: millis(timeouts.body),
+            attempt: u64::MAX,
             retries: backend.retries,
             priority: Priority::Normal,
             special: Special::None,

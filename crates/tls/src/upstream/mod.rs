@@ -36,6 +36,8 @@ pub struct UpstreamProfile {
     config: ClientConfig,
     /// Names to verify, by server of the backend.
     names: Vec<ServerName<'static>>,
+    /// Names of the configuration, of which a certificate has to have one in their place.
+    accepted: Vec<String>,
     resume: bool,
     /// Authorities, to compare with a later load.
     roots: Vec<TrustAnchor<'static>>,
@@ -117,7 +119,11 @@ impl UpstreamProfile {
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         let (resume, origin) = (tls.resume, Arc::default());
-        Ok((UpstreamProfile { config, names, resume, roots, chain, origin, identity, key_process_ski }, findings))
+        let accepted = tls.names.clone();
+        Ok((
+            UpstreamProfile { config, names, accepted, resume, roots, chain, origin, identity, key_process_ski },
+            findings,
+        ))
     }
 
     /// Applies the loaded files to the servers that the backend has by now. None where a server has a name that no
@@ -141,7 +147,7 @@ impl UpstreamProfile {
     /// Whether both verify the same and show the same certificate; both are of the same `[backend.NAME]`. Keys are told
     /// by their certificates.
     pub fn same_as(&self, other: &UpstreamProfile) -> bool {
-        self.names == other.names && self.same_files(other)
+        (&self.names, &self.accepted) == (&other.names, &other.accepted) && self.same_files(other)
     }
 
     /// Whether both come from one load, so that they differ in nothing but the servers.

@@ -77,6 +77,7 @@ impl Holder {
         let tls = BackendTls {
             ca: Vec::new(),
             server_name: None,
+            names: Vec::new(),
             sni: true,
             verify: true,
             certificate: None,
@@ -96,6 +97,7 @@ impl Holder {
         UpstreamProfile {
             config,
             names,
+            accepted: Vec::new(),
             resume: false,
             roots: Vec::new(),
             chain,

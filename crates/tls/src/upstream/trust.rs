@@ -9,7 +9,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::certificates::load::Upstream;
-use crate::certificates::server_auth::{AcceptAnyCertificate, ParentStackVerifier};
+use crate::certificates::server_auth::{AcceptAnyCertificate, NamesVerifier, ParentStackVerifier};
 use crate::provider::captured::SecretsLog;
 use crate::provider::exchange;
 use crate::provider::suites;
@@ -25,6 +25,7 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
     };
     let provider = Arc::new(provider);
     let verifier: Arc<dyn ServerCertVerifier> = match tls.verify {
+        true if !tls.names.is_empty() => Arc::new(NamesVerifier::new(&tls.names, loaded.roots, &provider)),
         true => WebPkiServerVerifier::builder_with_provider(Arc::new(loaded.roots), provider.clone())
             .build()
             .map_err(|error| error.to_string())?,

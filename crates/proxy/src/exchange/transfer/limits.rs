@@ -46,6 +46,8 @@ pub struct Limits {
     pub download: DirectionLimit,
     pub first_byte: u64,
     pub body: u64,
+    /// Moment at which the attempt's time as a whole is over.
+    pub attempt_due: u64,
     pub tunnel_idle: u64,
     /// Other limits than these: of a tunnel, of the whole request, or of the wait before a second attempt.
     pub special: Special,
@@ -155,7 +157,13 @@ impl Limits {
 
     /// The moment at which the nearest limit is met, in milliseconds; or the one that is met.
     pub fn next(&self, now: u64, phase: Phase) -> Result<u64, (Wait, Stop)> {
-        let mut due = u64::MAX;
+        let mut due = self.attempt_due;
+        if now >= due {
+            return Err(match phase.has_head {
+                false => (Wait::FirstByte, server_fault(Fault::FirstByteTimeout)),
+                true => (Wait::ServerBody, server_fault(Fault::BodyTimeout)),
+            });
+        }
         if let Some(waiting) = self.upload.waiting {
             due = due.min(waiting.met(now, self.of_upload(waiting.side))?);
         }
