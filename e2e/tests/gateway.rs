@@ -41,7 +41,7 @@ impl Rig {
         let engine = Engine::start(&format!(
             "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nsandbox_paths = [{:?}]\n{state}\n\
              [admin]\nbind = \"127.0.0.1:0\"\n{token}\n[listener.own]\nbind = \"127.0.0.1:0\"\n\
-             [[route]]\nlistener = \"own\"\nrespond = {{ status = 204 }}\n",
+             [[route]]\nlistener = \"own\"\nrespond = {{ status = 503 }}\n",
             files.display().to_string()
         ));
         // An address of the loopback network that no other story has.
@@ -57,7 +57,7 @@ impl Rig {
         command.arg("--token-file").arg(self.scratch.join("token"));
         command.arg("--base").arg(self.engine.folder().join("propylon.toml"));
         command.arg("--files").arg(self.scratch.join("files"));
-        command.arg("--address").arg(&self.address).args(["--lease", "edge/gateway"]);
+        command.arg("--address").arg(&self.address).args(["--lease", "edge/gateway", "--ready", "own/ready"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the controller starts");
         self.controllers.push(child);
     }
@@ -134,7 +134,11 @@ fn a_route_works_and_follows_its_endpoints_even_over_a_watch_that_was_lost() {
     rig.gateway(http());
     rig.service("app", &[first.address()]);
     rig.route("shop/app", "/app", "app");
+    // A Pod is ready once its engine has a configuration of the controller, and not as soon as it serves.
+    let ready = |rig: &Rig| rig.engine.client("own").get("/ready").status;
+    assert_eq!(ready(&rig), 503);
     rig.control();
+    holds("the engine is ready", || ready(&rig) == 200);
     let is = |rig: &Rig, path: &str, expected: (u16, &str)| {
         rig.get(path).is_some_and(|(status, text)| (status, text.as_str()) == expected)
     };

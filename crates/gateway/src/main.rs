@@ -12,7 +12,7 @@ use propylon_gateway::controller::Controller;
 use propylon_gateway::engines::Engines;
 use propylon_gateway::lease::Election;
 use propylon_gateway::resources::Key;
-use propylon_gateway::settings::{Address, Settings};
+use propylon_gateway::settings::{Address, Ready, Settings};
 use propylon_gateway::watch::Scope;
 use propylon_gateway::world::Kind;
 use serde_json::{Map, Value};
@@ -59,6 +59,10 @@ struct Options {
     /// File with the secret of sessionPersistence's cookies, 32 bytes or more, which all engines read by this path
     #[arg(long, value_name = "FILE")]
     sticky_key: Option<PathBuf>,
+    /// Listener of the base, and a path, that say from then on that the engine has a configuration of ours and takes
+    /// requests, as its `monitor_path`: NAME/PATH
+    #[arg(long, value_name = "NAME/PATH")]
+    ready: Option<Ready>,
 }
 
 const EXAMPLE: &str = "Example:\n  propylon-gateway --engine unix:/run/propylon/admin.sock --token-file \
@@ -107,13 +111,18 @@ async fn run(options: Options) -> Result<(), String> {
     });
     let engines = options.engines.iter().map(|url| access::engine(url, options.token_file.as_ref()));
     let engines = Engines::new(engines.collect::<Result<_, _>>()?, options.files.clone());
+    let base = base(&options.base)?;
+    if let Some(ready) = options.ready.as_ref().filter(|ready| !has_listener(&base, &ready.listener)) {
+        return Err(format!("--ready: {} has no listener.{}", options.base.display(), ready.listener));
+    }
     let settings = Settings {
         controller: options.controller_name.clone(),
-        base: base(&options.base)?,
+        base,
         addresses: options.addresses.clone(),
         files: options.files.clone(),
         closed_port: options.closed_port,
         sticky_key: options.sticky_key.clone(),
+        ready: options.ready.clone(),
     };
     let (sender, leads) = watch::channel(options.lease.is_none());
     // Without a lease nobody else is there.
@@ -146,6 +155,10 @@ fn base(path: &PathBuf) -> Result<Map<String, Value>, String> {
         Ok(Value::Object(table)) => Ok(table),
         _ => Err(format!("{shown} has a value that JSON does not know")),
     }
+}
+
+fn has_listener(base: &Map<String, Value>, name: &str) -> bool {
+    base.get("listener").is_some_and(|listeners| listeners[name].is_object())
 }
 
 fn has_variable(value: &Value) -> bool {

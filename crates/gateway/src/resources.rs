@@ -416,6 +416,32 @@ pub struct Filter {
     pub request_redirect: Redirect,
     pub url_rewrite: Rewrite,
     pub cors: Cors,
+    pub external_auth: ExternalAuth,
+}
+
+/// Another service that is asked whether a request may come in.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExternalAuth {
+    /// `HTTP` or `GRPC`.
+    pub protocol: String,
+    pub backend_ref: Reference,
+    pub http: HttpAuth,
+    pub forward_body: ForwardBody,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpAuth {
+    pub path: String,
+    pub allowed_headers: Vec<String>,
+    pub allowed_response_headers: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForwardBody {
+    pub max_size: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -523,7 +549,18 @@ pub struct BackendValidation {
     #[serde(rename = "wellKnownCACertificates")]
     pub well_known: Option<String>,
     pub hostname: String,
-    pub subject_alt_names: Vec<Value>,
+    pub subject_alt_names: Vec<AlternativeName>,
+}
+
+/// A name that a server's certificate may have.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AlternativeName {
+    /// `Hostname` or `URI`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub hostname: String,
+    pub uri: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

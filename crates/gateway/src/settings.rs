@@ -27,6 +27,29 @@ pub struct Settings {
     pub closed_port: u16,
     /// File with the secret of cookies by which clients come back to their server, as engines see it.
     pub sticky_key: Option<PathBuf>,
+    /// Listener of the base that says from now on that the engine is ready.
+    pub ready: Option<Ready>,
+}
+
+/// A path of a listener of the base that answers by whether the engine takes requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    pub listener: String,
+    pub path: String,
+}
+
+impl std::str::FromStr for Ready {
+    type Err = String;
+
+    /// `NAME/PATH`.
+    fn from_str(text: &str) -> Result<Ready, String> {
+        match text.split_once('/') {
+            Some((listener, path)) if !listener.is_empty() && !path.is_empty() => {
+                Ok(Ready { listener: listener.to_owned(), path: format!("/{path}") })
+            }
+            _ => Err("write the name of a listener and a path, as in ready/ready".to_owned()),
+        }
+    }
 }
 
 impl Settings {

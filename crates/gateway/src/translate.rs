@@ -8,6 +8,7 @@ mod draft;
 mod filters;
 mod gateways;
 mod http;
+mod owners;
 mod policies;
 mod references;
 mod relays;
@@ -28,7 +29,8 @@ pub fn translate(world: &World, settings: &Settings, refused: Option<&str>, now:
     let mut routes = attach::attach(world, &mut gateways);
     let mut drafts = http::routes(world, &gateways, &mut routes, &mut backends);
     drafts.extend(relays::routes(world, &gateways, &mut routes, &mut backends));
-    drafts.extend(tables::isolation(&gateways, &mut backends));
+    let last = tables::isolation(&gateways, &drafts);
+    drafts.extend(last);
     let whole = tables::whole(settings, &mut gateways, &mut backends, drafts, &mut routes);
     let (config, trouble) = match whole {
         Ok(text) => (Some(text), None),

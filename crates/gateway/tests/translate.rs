@@ -10,6 +10,9 @@ use propylon_gateway::settings::{Outcome, Settings};
 use propylon_gateway::translate::translate;
 use propylon_gateway::world::{Kind, World};
 
+#[path = "translate/owners.rs"]
+mod owners;
+
 /// A feature with a test of its own that no profile counts.
 const UNREPORTED: &str = "GRPCRouteNamedRouteRule";
 
@@ -23,6 +26,7 @@ fn settings() -> Settings {
         files: "/run/files".into(),
         closed_port: 9898,
         sticky_key: Some("/run/sticky.key".into()),
+        ready: None,
     }
 }
 
@@ -301,7 +305,7 @@ fn timeouts_and_retries_are_those_of_the_rule() {
     route(&mut world, "infra/r", json!({ "rules": [rule] }));
     let outcome = translated(&world);
     let found = &routes(&outcome)[0];
-    assert_eq!(found["timeouts"], json!({ "request": "90000ms", "first_byte": "500ms" }));
+    assert_eq!(found["timeouts"], json!({ "request": "90000ms", "attempt": "500ms", "first_byte": "500ms" }));
     let on = json!(["connect", "reset", "timeout", 500, 429]);
     assert_eq!(found["retries"], json!({ "attempts": 3, "on": on, "backoff": "10ms" }));
     assert_eq!(config(&outcome)["backend"]["infra_v1_80"]["retries"]["budget"], "100%");
@@ -324,13 +328,15 @@ fn clients_come_back_to_the_server_that_they_had() {
             { "matches": matches("/none"), "backendRefs": to("v1") },
             { "matches": matches("/idle"), "backendRefs": to("v1"), "sessionPersistence": { "idleTimeout": "5m" } },
             { "matches": matches("/head"), "backendRefs": to("v1"), "sessionPersistence": { "type": "Header" } },
+            { "matches": matches("/two"), "backendRefs": to("v1"), "sessionPersistence": {} },
         ] }),
     );
     let outcome = translated(&world);
     let config = config(&outcome);
     let all = routes(&outcome);
     let sticky = |backend: &Value| config["backend"][backend.as_str().unwrap()]["sticky"].clone();
-    assert_eq!(sticky(&all[0]["backend"]), json!({ "cookie": "propylon-session", "key_file": "/run/sticky.key" }));
+    let unnamed = |place: usize| sticky(&all[place]["backend"])["cookie"].as_str().unwrap().to_owned();
+    assert!(unnamed(0).starts_with("propylon-session-") && unnamed(0) != unnamed(5), "{}", unnamed(0));
     assert_eq!(all[1]["sticky"], json!({ "cookie": "cart-backend", "ttl": "3600s" }));
     let own = json!({ "cookie": "cart", "key_file": "/run/sticky.key", "ttl": "3600s" });
     assert_eq!([sticky(&all[1]["backend"][0]["name"]), sticky(&all[1]["backend"][1]["name"])], [own.clone(), own]);
@@ -678,7 +684,8 @@ fn relays_hand_on_what_their_routes_say() {
     // Connections that nobody is for are closed; where nothing is served they are refused.
     let alone = translated(&world);
     assert_eq!(config(&alone)["listener"].as_object().unwrap().len(), 2);
-    assert_eq!(all_routes(&alone), [json!({ "backend": "nobody" })]);
+    let closed = [json!({ "host": "*.example", "backend": "nobody" }), json!({ "backend": "nobody" })];
+    assert_eq!(all_routes(&alone), closed);
     assert_eq!(config(&alone)["backend"]["nobody"], json!({ "servers": ["127.0.0.1:9898"] }));
     put(&mut world, Kind::TlsRoute, "infra/t", spec("tls", json!(["a.example"])));
     put(&mut world, Kind::TcpRoute, "infra/d", spec("tcp", json!([])));
@@ -691,15 +698,15 @@ fn relays_hand_on_what_their_routes_say() {
         [json!({ "host": "a.example", "backend": "infra_v1_80" }), json!({ "backend": "infra_v1_80" })]
     );
     let shares = json!([{ "name": "v1", "port": 80, "weight": 70 }, { "name": "v2", "port": 80, "weight": 35 },
-        { "name": "v1", "port": 80, "weight": 0 }]);
+        { "name": "v1", "port": 80, "weight": 0 }, { "name": "missing", "port": 80, "weight": 5 }]);
     let parents = json!([{ "name": "gw", "sectionName": "tcp" }]);
     let spec = json!({ "parentRefs": parents, "rules": [{ "backendRefs": shares }] });
     put(&mut world, Kind::TcpRoute, "infra/d", json!({ "spec": spec }));
     let outcome = translated(&world);
-    let name = routes(&outcome)[1]["backend"].as_str().unwrap().to_owned();
-    let servers = &self::config(&outcome)["backend"][&name]["servers"];
-    let server = |address: &str, weight: u16| json!({ "address": format!("{address}:8080"), "weight": weight });
-    assert_eq!(*servers, json!([server("10.0.0.1", 256), server("10.0.0.2", 128)]));
+    // Whatever the number of their servers; a share without a backend is closed.
+    let shares = json!([{ "name": "infra_v1_80", "weight": 70 }, { "name": "infra_v2_80", "weight": 35 },
+        { "respond": 500, "weight": 5 }]);
+    assert_eq!(routes(&outcome)[1]["backend"], shares);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::attach::RoutePlan;
-use super::draft::{mark, short};
+use super::draft::{NOBODY, closed, mark, short};
 use super::filters;
 use super::gateways::keep;
 use super::policies;
@@ -15,12 +15,6 @@ use crate::conditions::Trouble;
 use crate::resources::{BackendRef, EndpointSlice, Key, Reference};
 use crate::settings::{Files, Settings};
 use crate::world::World;
-
-/// Largest weight of a server that engines take.
-const WEIGHT_MAX: u16 = 256;
-
-/// The backend of connections that have none: its one server is a port where nobody listens, so that they are closed.
-pub const NOBODY: &str = "nobody";
 
 pub struct Backends<'w> {
     world: &'w World,
@@ -57,7 +51,7 @@ impl<'w> Backends<'w> {
             world,
             slices: references::slices(world),
             settings,
-            tables: BTreeMap::new(),
+            tables: BTreeMap::from([(NOBODY.to_owned(), nobody(settings))]),
             files: Files::new(),
             policies: BTreeMap::new(),
         }
@@ -97,17 +91,13 @@ impl<'w> Backends<'w> {
                     keys.insert("name".into(), name.into());
                     keys.into()
                 }
-                // A relay cannot say why it has nobody.
-                Target::Nobody(_) if asking.is_relay => continue,
+                // A relay cannot say why: connections of this share are closed.
                 Target::Nobody(status) => json!({ "respond": status }),
             };
             match shares.iter_mut().find(|(known, _)| *known == entry) {
                 Some((_, whole)) => *whole += weight,
                 None => shares.push((entry, weight)),
             }
-        }
-        if asking.is_relay && shares.len() > 1 {
-            return Map::from_iter([("backend".to_owned(), self.merged(&shares).into())]);
         }
         let is_list = shares.len() > 1;
         let value = match shares.as_mut_slice() {
@@ -119,37 +109,6 @@ impl<'w> Backends<'w> {
             keys.insert("sticky".into(), sticky.of_list.clone());
         }
         keys
-    }
-
-    /// The keys of a relay's route that closes its connections.
-    pub fn nobody(&mut self) -> Map<String, Value> {
-        let server = format!("127.0.0.1:{}", self.settings.closed_port);
-        self.tables.insert(NOBODY.to_owned(), json!({ "servers": [server] }));
-        Map::from_iter([("backend".to_owned(), NOBODY.into())])
-    }
-
-    /// One backend with the servers of several: relays decide by server, and not by backend. A share is divided among
-    /// the servers of its backend.
-    fn merged(&mut self, shares: &[(Value, u32)]) -> String {
-        let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
-        let mut names: Vec<(&str, u32)> =
-            shares.iter().filter_map(|(entry, weight)| Some((entry["name"].as_str()?, *weight))).collect();
-        names.sort_unstable();
-        for (name, weight) in &names {
-            let servers = self.tables.get(*name).and_then(|table| table["servers"].as_array());
-            let servers = servers.map_or(&[][..], Vec::as_slice);
-            for server in servers.iter().filter_map(Value::as_str) {
-                *weights.entry(server).or_default() += f64::from(*weight) / servers.len() as f64;
-            }
-        }
-        let largest = weights.values().copied().fold(0.0, f64::max);
-        let scaled = |weight: f64| (weight * f64::from(WEIGHT_MAX) / largest).round().max(1.0) as u64;
-        let servers = weights.iter().map(|(address, weight)| json!({ "address": address, "weight": scaled(*weight) }));
-        let table = json!({ "servers": servers.collect::<Vec<_>>() });
-        let first = names.first().map_or("", |(name, _)| name);
-        let name = short(format!("{first}_and_{}", mark(&json!(names))));
-        self.tables.insert(name.clone(), table);
-        name
     }
 
     /// The backend of copies; none where it has no server.
@@ -184,6 +143,9 @@ impl<'w> Backends<'w> {
             // Nothing goes out unverified: a policy that cannot be kept is one without a backend.
             let Ok(link) = policies::judge(self.world, policy) else { return Ok(Target::Nobody(500)) };
             let mut table = json!({ "server_name": link.server_name });
+            if !link.names.is_empty() {
+                table["names"] = json!(link.names);
+            }
             if let Some(pem) = link.authorities {
                 table["ca"] =
                     self.settings.files.join(keep(&mut self.files, "authority", pem)).display().to_string().into();
@@ -225,6 +187,10 @@ impl<'w> Backends<'w> {
     }
 }
 
+fn nobody(settings: &Settings) -> Value {
+    json!({ "servers": [format!("127.0.0.1:{}", settings.closed_port)] })
+}
+
 fn weighted(mut entry: Value, weight: u32) -> Value {
     entry["weight"] = weight.into();
     entry
@@ -232,7 +198,7 @@ fn weighted(mut entry: Value, weight: u32) -> Value {
 
 fn respond(status: u16, is_relay: bool) -> Map<String, Value> {
     match is_relay {
-        true => Map::new(),
+        true => closed(),
         false => Map::from_iter([("respond".to_owned(), json!({ "status": status }))]),
     }
 }

@@ -30,6 +30,14 @@ pub fn refused() -> Map<String, Value> {
     Map::from_iter([("respond".to_owned(), json!({ "status": 500 }))])
 }
 
+/// The backend of connections that have none: its one server is a port where nobody listens, so that they are closed.
+pub const NOBODY: &str = "nobody";
+
+/// Keys of a relay's route that closes its connections.
+pub fn closed() -> Map<String, Value> {
+    Map::from_iter([("backend".to_owned(), NOBODY.into())])
+}
+
 /// Which requests it is for, what is done then, and which rule it is of.
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -75,12 +83,28 @@ impl Draft {
         };
         let mirrors = self.then.get("mirror").and_then(Value::as_array).into_iter().flatten();
         let mirrors = mirrors.filter_map(|mirror| mirror["backend"].as_str());
-        one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirrors)
+        let guard = self.guard().into_iter();
+        one.into_iter().chain(list.iter().filter_map(|each| each["name"].as_str())).chain(mirrors).chain(guard)
     }
 
-    /// Answers with 500 in the place of a backend. Says whether there is anything left.
-    pub fn without_backend(&mut self, name: &str) -> bool {
-        let is_relay = self.path.is_none();
+    /// The backend that is asked who may come in.
+    fn guard(&self) -> Option<&str> {
+        self.then.get("auth")?["forward"]["backend"].as_str()
+    }
+
+    /// Keys that it has where it cannot be kept: requests are answered with 500, connections closed. Neither is given to
+    /// a route that is for more.
+    pub fn refused(&self) -> Map<String, Value> {
+        if self.path.is_none() { closed() } else { refused() }
+    }
+
+    /// Answers with 500 in the place of a backend, or closes a relay's connections.
+    pub fn without_backend(&mut self, name: &str) {
+        let refused = self.refused();
+        if self.guard() == Some(name) {
+            self.then = refused;
+            return;
+        }
         if let Some(Value::Array(mirrors)) = self.then.get_mut("mirror") {
             mirrors.retain(|mirror| mirror["backend"] != name);
             if mirrors.is_empty() {
@@ -94,22 +118,18 @@ impl Draft {
                 let weight = |each: &Value| each["weight"].as_u64().unwrap_or(0);
                 let lost: u64 = gone.iter().map(weight).sum();
                 match kept.iter_mut().find(|each| each["respond"] == 500) {
-                    _ if lost == 0 || is_relay => {}
+                    _ if lost == 0 => {}
                     Some(refusal) => refusal["weight"] = (weight(refusal) + lost).into(),
                     None => kept.push(json!({ "respond": 500, "weight": lost })),
                 }
                 let has_backend = kept.iter().any(|each| each["name"].is_string());
                 *list = kept;
                 if !has_backend {
-                    self.then = refused();
+                    self.then = refused;
                 }
-                has_backend || !is_relay
             }
-            Some(one) if *one == name => {
-                self.then = refused();
-                !is_relay
-            }
-            _ => true,
+            Some(one) if *one == name => self.then = refused,
+            _ => {}
         }
     }
 }
@@ -132,15 +152,17 @@ mod tests {
         let list = json!([{ "name": "a", "weight": 1 }, { "name": "b", "weight": 2 }, { "respond": 500, "weight": 3 }]);
         let mut split = draft(json!({ "backend": list, "mirror": [{ "backend": "b" }] }));
         assert_eq!(split.backends().collect::<Vec<_>>(), ["a", "b", "b"]);
-        assert!(split.without_backend("b"));
+        split.without_backend("b");
         let kept = json!([{ "name": "a", "weight": 1 }, { "respond": 500, "weight": 5 }]);
         assert_eq!(Value::Object(split.then.clone()), json!({ "backend": kept }));
-        assert!(split.without_backend("a") && split.then == refused());
+        split.without_backend("a");
+        assert_eq!(split.then, refused());
         let mut one = draft(json!({ "backend": "a", "retries": {} }));
-        assert!(one.without_backend("a"));
+        one.without_backend("a");
         assert_eq!(one.then, refused());
         let mut relay = Draft { path: None, ..draft(json!({ "backend": "a" })) };
-        assert!(!relay.without_backend("a"));
+        relay.without_backend("a");
+        assert_eq!(relay.then, closed());
     }
 
     #[test]

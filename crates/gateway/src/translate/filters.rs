@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::conditions::Trouble;
-use crate::resources::{Cors, Filter, HeaderChanges, PathModifier, Redirect, Rewrite};
+use crate::resources::{Cors, ExternalAuth, Filter, HeaderChanges, PathModifier, Redirect, Rewrite};
 
 /// The way in of a rule's requests: its scheme is a part of redirects.
 #[derive(Clone, Copy)]
@@ -35,7 +35,8 @@ pub fn keys(filters: &[&Filter], entrance: Entrance) -> Result<Map<String, Value
             "CORS" => {
                 keys.insert("cors".into(), cors(&filter.cors));
             }
-            "RequestMirror" => {}
+            // Both lead to backends of their own.
+            "RequestMirror" | "ExternalAuth" => {}
             other => {
                 return Err(Trouble::new("UnsupportedValue", format!("filters of type {other} are not known here")));
             }
@@ -45,6 +46,37 @@ pub fn keys(filters: &[&Filter], entrance: Entrance) -> Result<Map<String, Value
         keys.insert("request".into(), request.into());
     }
     Ok(keys)
+}
+
+/// Keys of the question to a service, but for its backend. What engines cannot do is refused, and nobody comes in.
+pub fn guard(guard: &ExternalAuth) -> Result<Map<String, Value>, Trouble> {
+    let unsupported = |what: &str| Err(Trouble::new("UnsupportedValue", what));
+    if guard.protocol != "HTTP" {
+        return unsupported("ExternalAuth is served with protocol HTTP alone");
+    }
+    if !guard.http.path.is_empty() {
+        return unsupported("ExternalAuth asks with the request's own path: http.path cannot be put before it");
+    }
+    if guard.forward_body.max_size > 0 {
+        return unsupported("ExternalAuth asks without a body: remove forwardBody");
+    }
+    if guard.http.allowed_response_headers.is_empty() {
+        return unsupported("ExternalAuth copies fields that are named: write http.allowedResponseHeaders");
+    }
+    let mut sent = vec!["authorization".to_owned()];
+    for name in guard.http.allowed_headers.iter().map(|name| name.to_ascii_lowercase()) {
+        // The engine's question has these in any case, or none.
+        if !sent.contains(&name) && !["host", "content-length"].contains(&name.as_str()) {
+            sent.push(name);
+        }
+    }
+    let mut copied: Vec<String> = Vec::new();
+    for name in guard.http.allowed_response_headers.iter().map(|name| name.to_ascii_lowercase()) {
+        if !copied.contains(&name) {
+            copied.push(name);
+        }
+    }
+    Ok(Map::from_iter([("send".to_owned(), json!(sent)), ("copy".to_owned(), json!(copied))]))
 }
 
 /// Whether a filter changes header fields alone.
@@ -140,6 +172,11 @@ fn cors(cors: &Cors) -> Value {
     }
     if cors.allow_credentials {
         table["credentials"] = true.into();
+        // With credentials browsers take `*` for a name: the API has what is asked for named in its place.
+        let is_any = |list: &[String]| list.iter().any(|text| text == "*");
+        if is_any(&cors.allow_origins) || is_any(&cors.allow_methods) || is_any(&cors.allow_headers) {
+            table["echo"] = true.into();
+        }
     }
     table["max_age"] = format!("{}s", cors.max_age.unwrap_or(5)).into();
     table

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::draft::short;
+use super::owners;
 use super::references::{self, Referrer};
 use super::sets;
 use crate::conditions::Trouble;
@@ -11,6 +12,11 @@ use crate::hostname;
 use crate::resources::{GROUP, Gateway, Key, Listener, ListenerSet, Reference, RouteKind, Validation};
 use crate::settings::{Address, Files, Settings};
 use crate::world::World;
+
+/// Listeners that the ListenerSets of one Gateway may have together.
+const SET_LISTENERS_MAX: usize = 512;
+/// Listeners of all Gateways together; they have to leave room for routes in the configuration.
+const LISTENERS_MAX: usize = 4096;
 
 /// The way in which an engine serves a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +147,7 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
     ours.sort_by_key(|gateway| gateway.metadata.precedence());
     let mut files = Files::new();
     let mut all: Vec<GatewayPlan<'w>> = Vec::new();
+    let mut left = LISTENERS_MAX;
     for object in ours {
         let mut plan = GatewayPlan {
             object,
@@ -162,10 +169,18 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
             let namespace = set.object.metadata.namespace.as_str();
             set.object.spec.listeners.iter().map(move |spec| (spec, Some(place), namespace))
         });
+        let mut left_of_sets = SET_LISTENERS_MAX;
         for site in own.chain(others) {
-            plan.listeners.push(listener(world, object, site, &mut files));
+            let limit = if site.1.is_some() { left.min(left_of_sets) } else { left };
+            plan.listeners.push(match limit {
+                0 => one_too_many(object, site),
+                _ => listener(world, object, site, &mut files),
+            });
+            left = left.saturating_sub(1);
+            left_of_sets = left_of_sets.saturating_sub(usize::from(site.1.is_some()));
         }
         conflicts(&mut plan);
+        owners::part(&mut plan, &files);
         all.push(plan);
     }
     assign(settings, &mut all);
@@ -176,18 +191,24 @@ pub fn plan<'w>(world: &'w World, settings: &Settings) -> Gateways<'w> {
     Gateways { all, files }
 }
 
-fn listener<'w>(
-    world: &World,
-    gateway: &Gateway,
-    (spec, set, namespace): (&'w Listener, Option<usize>, &'w str),
-    files: &mut Files,
-) -> ListenerPlan<'w> {
-    let mode = Mode::of(spec);
-    let mut plan = ListenerPlan {
+/// A listener's keys, its ListenerSet's place, and the namespace that it is written in.
+type Site<'w> = (&'w Listener, Option<usize>, &'w str);
+
+/// A listener that there is no room for. Nothing is looked up for it.
+fn one_too_many<'w>(gateway: &Gateway, site: Site<'w>) -> ListenerPlan<'w> {
+    let what = format!(
+        "ListenerSets of a Gateway have at most {SET_LISTENERS_MAX} listeners, and all Gateways {LISTENERS_MAX}: older \
+         ones have them"
+    );
+    ListenerPlan { mode: None, accepted: Some(Trouble::new("TooManyListeners", what)), ..empty(gateway, site) }
+}
+
+fn empty<'w>(gateway: &Gateway, (spec, set, namespace): Site<'w>) -> ListenerPlan<'w> {
+    ListenerPlan {
         spec,
         set,
         namespace,
-        mode,
+        mode: Mode::of(spec),
         engine: short(format!("{}_{}_{}", gateway.metadata.namespace, gateway.metadata.name, spec.port)),
         kinds: Vec::new(),
         certificates: Vec::new(),
@@ -196,8 +217,12 @@ fn listener<'w>(
         resolved: None,
         conflicted: None,
         attached: 0,
-    };
-    let Some(mode) = mode else {
+    }
+}
+
+fn listener<'w>(world: &World, gateway: &Gateway, site: Site<'w>, files: &mut Files) -> ListenerPlan<'w> {
+    let (mut plan, spec) = (empty(gateway, site), site.0);
+    let Some(mode) = plan.mode else {
         let what = format!("protocol {} is not served: HTTP, HTTPS, TLS and TCP are", spec.protocol);
         plan.accepted = Some(Trouble::new("UnsupportedProtocol", what));
         return plan;
@@ -305,12 +330,16 @@ fn conflicts(plan: &mut GatewayPlan<'_>) {
     let mut found: Vec<Option<Trouble>> = Vec::new();
     for (index, one) in plan.listeners.iter().enumerate() {
         let mut trouble = None;
+        if one.mode.is_none() {
+            found.push(None);
+            continue;
+        }
         for (place, other) in plan.listeners.iter().enumerate().filter(|(other, _)| *other != index) {
             let is_behind = place > index || found.get(place).is_some_and(Option::is_some);
             if other.set.is_some() && is_behind || one.set.is_some() && place > index {
                 continue;
             }
-            if one.spec.port != other.spec.port || one.mode.is_none() || other.mode.is_none() {
+            if one.spec.port != other.spec.port || other.mode.is_none() {
                 continue;
             }
             let (name, port) = (&other.spec.name, one.spec.port);

@@ -23,6 +23,7 @@ const NO_LIMIT: &str = "24h";
 
 /// A rule of either kind.
 struct Rule<'a> {
+    name: Option<&'a str>,
     matches: Vec<(Value, Map<String, Value>)>,
     filters: &'a [Filter],
     backends: &'a [BackendRef],
@@ -48,7 +49,7 @@ pub fn routes(
         for (index, rule) in rules.iter().enumerate() {
             // Gateways that show servers another certificate have backends of their own.
             for client in clients(gateways, route) {
-                let (made, trouble) = match rule_keys((rule, client), gateways, route, backends) {
+                let (made, trouble) = match rule_keys((index, rule, client), gateways, route, backends) {
                     Ok(keys) => (keys, None),
                     Err(trouble) => ([refused(), refused()], Some(trouble)),
                 };
@@ -74,14 +75,16 @@ fn clients<'g>(gateways: &'g Gateways<'_>, route: &RoutePlan<'_>) -> BTreeSet<Op
 type RuleKeys = [Map<String, Value>; 2];
 
 fn rule_keys(
-    (rule, client): (&Rule<'_>, Option<&str>),
+    (index, rule, client): (usize, &Rule<'_>, Option<&str>),
     gateways: &Gateways<'_>,
     route: &mut RoutePlan<'_>,
     backends: &mut Backends<'_>,
 ) -> Result<RuleKeys, Trouble> {
     let unsupported = |what: &str| Trouble::new("UnsupportedValue", what);
     let key_file = backends.settings.sticky_key.as_deref();
-    let sticky = rule.session.map(|session| sessions::sticky(session, key_file)).transpose()?;
+    let (own, name) = (route.key(), rule.name.map_or_else(|| json!(index), |name| json!(name)));
+    let key = json!([route.kind.name(), own.namespace, own.name, name]);
+    let sticky = rule.session.map(|session| sessions::sticky(session, &key, key_file)).transpose()?;
     let used: Vec<&BackendRef> = rule.backends.iter().filter(|each| each.weight() > 0).collect();
     let own = used.iter().flat_map(|each| &each.filters).filter(|filter| !filters::is_of_fields(filter));
     if used.len() > 1 && own.clone().next().is_some() {
@@ -99,6 +102,7 @@ fn rule_keys(
     let is_grpc = route.kind == Kind::GrpcRoute;
     let from = Referrer { kind, namespace };
     let asking = Asking { from, is_grpc, is_relay: false, gateways: &parents, client, sticky: sticky.as_ref() };
+    let guard = guard(&filters, &asking, route, backends)?;
     let mut common = Map::new();
     if !is_redirect {
         common = backends.split(rule.backends, &asking, route);
@@ -121,8 +125,31 @@ fn rule_keys(
             keys.remove("request");
         }
         keys.extend(common.clone());
+        if let Some(guard) = &guard {
+            keys.insert("auth".into(), guard.clone());
+        }
     }
     Ok(both)
+}
+
+/// The service that says which requests may come in. Without one none may.
+fn guard(
+    filters: &[&Filter],
+    asking: &Asking<'_>,
+    route: &mut RoutePlan<'_>,
+    backends: &mut Backends<'_>,
+) -> Result<Option<Value>, Trouble> {
+    let mut guards = filters.iter().filter(|filter| filter.kind == "ExternalAuth").map(|filter| &filter.external_auth);
+    let Some(guard) = guards.next() else { return Ok(None) };
+    if guards.next().is_some() {
+        return Err(Trouble::new("UnsupportedValue", "a rule may have one filter of type ExternalAuth"));
+    }
+    let mut keys = filters::guard(guard)?;
+    let found = backends.mirror(&guard.backend_ref, &Asking { is_grpc: false, ..*asking });
+    let name = found.inspect_err(|trouble| route.unresolved(trouble.clone()))?;
+    let missing = || Trouble::new("UnsupportedValue", "the service of ExternalAuth has no endpoint that is ready");
+    keys.insert("backend".into(), name.ok_or_else(missing)?.into());
+    Ok(Some(json!({ "forward": keys })))
 }
 
 fn timing(rule: &Rule<'_>) -> Result<Map<String, Value>, Trouble> {
@@ -141,7 +168,8 @@ fn timing(rule: &Rule<'_>) -> Result<Map<String, Value>, Trouble> {
             0 => NO_LIMIT.to_owned(),
             limit => format!("{limit}ms"),
         };
-        timeouts.insert("first_byte".into(), limit.into());
+        timeouts.insert("first_byte".into(), limit.clone().into());
+        timeouts.insert("attempt".into(), limit.into());
     }
     if !timeouts.is_empty() {
         keys.insert("timeouts".into(), timeouts.into());
@@ -231,6 +259,7 @@ fn http_rule(rule: &HttpRule) -> Rule<'_> {
         matches => matches.iter().map(http_match).collect(),
     };
     Rule {
+        name: rule.name.as_deref(),
         matches,
         filters: &rule.filters,
         backends: &rule.backend_refs,
@@ -291,6 +320,7 @@ fn grpc_rule(rule: &GrpcRule) -> Rule<'_> {
         matches => matches.iter().map(grpc_match).collect(),
     };
     Rule {
+        name: rule.name.as_deref(),
         matches,
         filters: &rule.filters,
         backends: &rule.backend_refs,

@@ -13,6 +13,8 @@ use crate::world::{Kind, World};
 /// How servers are verified.
 pub struct LinkDraft {
     pub server_name: String,
+    /// Names of which a certificate has to have one; empty for the server's.
+    pub names: Vec<String>,
     /// PEM; absent for the authorities of the engine's system.
     pub authorities: Option<Vec<u8>>,
 }
@@ -37,15 +39,22 @@ fn is_target(target: &Reference, service: &Key, section: Option<&str>) -> bool {
 pub fn judge(world: &World, policy: &BackendTlsPolicy) -> Result<LinkDraft, Trouble> {
     let validation = &policy.spec.validation;
     let server_name = validation.hostname.clone();
-    if !validation.subject_alt_names.is_empty() {
-        let what = "subjectAltNames cannot be verified: servers have to show certificates for `hostname`";
-        return Err(Trouble::new("Invalid", what));
+    let mut names = Vec::new();
+    for name in &validation.subject_alt_names {
+        names.push(match name.kind.as_str() {
+            "Hostname" if hostname::is_known(&name.hostname) => name.hostname.clone(),
+            "URI" if name.uri.contains(':') => name.uri.clone(),
+            kind => {
+                let what = format!("subjectAltNames: {kind} {}{} is none that engines verify", name.hostname, name.uri);
+                return Err(Trouble::new("Invalid", what));
+            }
+        });
     }
     if !hostname::is_known(&server_name) {
         return Err(Trouble::new("Invalid", format!("hostname {server_name} is none that engines take")));
     }
     if validation.well_known.is_some() {
-        return Ok(LinkDraft { server_name, authorities: None });
+        return Ok(LinkDraft { server_name, names, authorities: None });
     }
     let mut pem = Vec::new();
     let mut trouble = None;
@@ -62,7 +71,7 @@ pub fn judge(world: &World, policy: &BackendTlsPolicy) -> Result<LinkDraft, Trou
         }
     }
     match (pem.is_empty(), trouble) {
-        (false, _) => Ok(LinkDraft { server_name, authorities: Some(pem) }),
+        (false, _) => Ok(LinkDraft { server_name, names, authorities: Some(pem) }),
         (true, Some(trouble)) => Err(trouble),
         (true, None) => Err(Trouble::new("InvalidCACertificateRef", "no authority is named")),
     }

@@ -37,7 +37,7 @@ pub fn routes(
                 Asking { from, is_grpc: false, is_relay: true, gateways: &parents, client: None, sticky: None };
             let then = backends.split(&rule.backend_refs, &asking, route);
             // A connection has one rule, the first: nothing tells rules of a relay apart.
-            if then.is_empty() || index > 0 {
+            if index > 0 {
                 continue;
             }
             for attachment in route.parents.iter().flat_map(|parent| &parent.attachments) {

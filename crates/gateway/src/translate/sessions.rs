@@ -9,7 +9,8 @@ use crate::conditions::Trouble;
 use crate::duration;
 use crate::resources::SessionPersistence;
 
-/// Name of a cookie where a rule says none.
+/// Name of a cookie where a rule says none, before what tells the rule from others: one name for all would let each
+/// forget what another has set.
 const COOKIE: &str = "propylon-session";
 
 /// `sticky` of backends, and of routes with a list of them.
@@ -25,8 +26,8 @@ impl Sticky {
     }
 }
 
-/// Keys for what a rule asks for; the file has the secret that all engines share.
-pub fn sticky(session: &SessionPersistence, key_file: Option<&Path>) -> Result<Sticky, Trouble> {
+/// Keys for what a rule asks for; the file has the secret that all engines share. `rule` is what tells it from others.
+pub fn sticky(session: &SessionPersistence, rule: &Value, key_file: Option<&Path>) -> Result<Sticky, Trouble> {
     let unsupported = |what: &str| Err(Trouble::new("UnsupportedValue", what));
     let Some(key_file) = key_file else {
         return unsupported("sessionPersistence needs a secret that engines share: give the controller --sticky-key");
@@ -47,7 +48,10 @@ pub fn sticky(session: &SessionPersistence, key_file: Option<&Path>) -> Result<S
     if limit.is_some() && !is_permanent {
         return unsupported("absoluteTimeout holds for cookies of lifetimeType Permanent alone");
     }
-    let name = session.session_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(COOKIE);
+    let name = match session.session_name.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => name.to_owned(),
+        None => format!("{COOKIE}-{}", mark(rule)),
+    };
     let mut of_backend = json!({ "cookie": name, "key_file": key_file.display().to_string() });
     let mut of_list = json!({ "cookie": format!("{name}-backend") });
     if let Some(limit) = limit {

@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 use super::attach::RoutePlan;
 use super::backends::Backends;
 use super::budget;
-use super::draft::{Draft, refused};
-use super::gateways::{Gateways, Mode};
+use super::draft::{Draft, closed};
+use super::gateways::{Gateways, ListenerPlan, Mode};
+use super::owners;
 use crate::conditions::Trouble;
 use crate::settings::Settings;
 
@@ -21,8 +22,9 @@ const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 /// Routes of last resort, by which a request stays with the most specific listener that its host has: those for less
 /// specific ones are not asked (GEP-3155's listener isolation). A host that no listener is for is answered likewise,
 /// with 404 as the API wants it, and not with the engine's 421. Where TLS is passed through, its connections are
-/// closed, and not told by an alert.
-pub fn isolation(gateways: &Gateways<'_>, backends: &mut Backends<'_>) -> Vec<Draft> {
+/// closed, and not told by an alert; where it ends, those of a listener's hostname that has no route.
+pub fn isolation(gateways: &Gateways<'_>, others: &[Draft]) -> Vec<Draft> {
+    let led: BTreeSet<&str> = others.iter().map(|draft| draft.listener.as_str()).collect();
     let mut drafts = Vec::new();
     for gateway in &gateways.all {
         for listener in gateway.listeners.iter().filter(|listener| gateway.is_served(listener)) {
@@ -32,7 +34,11 @@ pub fn isolation(gateways: &Gateways<'_>, backends: &mut Backends<'_>) -> Vec<Dr
                     let answer = Map::from_iter([("respond".to_owned(), json!({ "status": 404 }))]);
                     (own.into_iter().chain([None]), Some(json!("/")), answer)
                 }
-                Some(Mode::Passthrough) => (None.into_iter().chain([None]), None, backends.nobody()),
+                Some(Mode::Passthrough) => (own.into_iter().chain([None]), None, closed()),
+                // Without any route there is no such listener, and connections are refused.
+                Some(Mode::Terminate) if own.is_some() && led.contains(listener.engine.as_str()) => {
+                    (own.into_iter().chain([None]), None, closed())
+                }
                 _ => continue,
             };
             for host in hosts {
@@ -162,17 +168,16 @@ impl Parts<'_, '_> {
         Ok(())
     }
 
-    /// Answers requests of these drafts' rules with 500. A draft that is refused nevertheless, for its host, its path
-    /// or its conditions, is removed.
+    /// Answers requests of these drafts' rules with 500, and closes connections. A draft that is refused nevertheless,
+    /// for its host, its path or its conditions, is removed.
     fn refuse(&mut self, bad: &BTreeMap<usize, String>) {
-        let refused = refused();
         let mut removed = BTreeSet::new();
         let mut rules = BTreeSet::new();
         for (&index, what) in bad {
             let draft = &self.drafts[index];
             let Some((route, rule)) = draft.origin else { continue };
             self.routes[route].drop_rule(rule, Trouble::new("UnsupportedValue", what.clone()));
-            if draft.then == refused {
+            if draft.then == draft.refused() {
                 removed.insert(index);
             }
             rules.insert((route, rule));
@@ -184,25 +189,24 @@ impl Parts<'_, '_> {
             if !draft.origin.is_some_and(|origin| rules.contains(&origin)) {
                 return true;
             }
-            let is_relay = draft.path.is_none();
-            draft.then.clone_from(&refused);
-            !is_removed && !is_relay
+            draft.then = draft.refused();
+            !is_removed
         });
     }
 
     /// Requests for a backend that cannot be are answered with 500, those of a share of a rule as well.
     fn remove_backend(&mut self, name: &str, what: &str) {
         self.backends.tables.remove(name);
-        self.drafts.retain_mut(|draft| {
+        for draft in self.drafts.iter_mut() {
             if !draft.backends().any(|each| each == name) {
-                return true;
+                continue;
             }
             if let Some((route, _)) = draft.origin {
                 let what = format!("backend {name}: {what}");
                 self.routes[route].unresolved(Trouble::new("UnsupportedValue", what));
             }
-            draft.without_backend(name)
-        });
+            draft.without_backend(name);
+        }
     }
 
     fn remove_listener(&mut self, engine: &str, what: &str) {
@@ -239,6 +243,11 @@ impl Text {
         }
         for (key, value) in &base {
             text.line(&format!("{}:{value},", json!(key)), Owner::Nobody);
+        }
+        if let Some(ready) = &settings.ready
+            && let Some(table) = own_tables.get_mut("listener").and_then(|own| own.get_mut(&ready.listener))
+        {
+            table["monitor_path"] = ready.path.clone().into();
         }
         for (section, own) in own_tables {
             text.section(section, own, tables.remove(section).unwrap_or_default());
@@ -297,7 +306,7 @@ fn listeners(settings: &Settings, parts: &Parts<'_, '_>) -> BTreeMap<&'static st
     let led: BTreeSet<&str> = parts.drafts.iter().map(|draft| draft.listener.as_str()).collect();
     for gateway in &parts.gateways.all {
         let Some(address) = &gateway.address else { continue };
-        let mut profiles: BTreeMap<&str, (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
+        let mut profiles: BTreeMap<&str, Vec<&ListenerPlan<'_>>> = BTreeMap::new();
         for listener in gateway.listeners.iter().filter(|listener| gateway.is_served(listener)) {
             let Some(mode) = listener.mode else { continue };
             let is_relay = !matches!(mode, Mode::Http | Mode::Https);
@@ -313,20 +322,29 @@ fn listeners(settings: &Settings, parts: &Parts<'_, '_>) -> BTreeMap<&'static st
             }
             if mode.has_certificates() {
                 table["tls"] = listener.engine.clone().into();
-                let (certificates, authorities) = profiles.entry(&listener.engine).or_default();
-                certificates.extend(listener.certificates.iter().map(String::as_str));
-                authorities.extend(listener.authorities.iter().map(String::as_str));
+                profiles.entry(&listener.engine).or_default().push(listener);
             }
             tables.entry("listener").or_default().insert(listener.engine.clone(), table);
         }
-        for (name, (certificates, authorities)) in profiles {
-            let path = |name: &&str| settings.files.join(name).display().to_string();
-            let mut table = json!({ "certificates": certificates.iter().map(path).collect::<Vec<_>>() });
-            if !authorities.is_empty() {
-                table["client_auth"] = json!({ "ca": authorities.iter().map(path).collect::<Vec<_>>() });
-            }
-            tables.entry("tls").or_default().insert(name.to_owned(), table);
+        for (name, listeners) in profiles {
+            tables.entry("tls").or_default().insert(name.to_owned(), profile(settings, &listeners));
         }
     }
     tables
+}
+
+/// The profile of TLS of listeners of one port.
+fn profile(settings: &Settings, listeners: &[&ListenerPlan<'_>]) -> Value {
+    let path = |name: &str| settings.files.join(name).display().to_string();
+    let (certificates, default) = owners::ordered(listeners);
+    let certificates = certificates.iter().map(|name| match Some(*name) == default {
+        true => json!({ "path": path(name), "default": true }),
+        false => path(name).into(),
+    });
+    let mut table = json!({ "certificates": certificates.collect::<Vec<Value>>() });
+    let authorities: BTreeSet<&String> = listeners.iter().flat_map(|listener| &listener.authorities).collect();
+    if !authorities.is_empty() {
+        table["client_auth"] = json!({ "ca": authorities.iter().map(|name| path(name)).collect::<Vec<_>>() });
+    }
+    table
 }
