@@ -172,6 +172,45 @@ mod tests {
         }
     }
 
+    /// A key as its hash would be: of any number (splitmix64).
+    fn hashed(number: u64) -> u64 {
+        let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    #[test]
+    fn a_flood_of_keys_finds_no_more_places_and_known_keys_keep_their_pace() {
+        const RATE: u64 = 20_000;
+        const MILLIS: u64 = 5_000;
+        const FLOOD: u64 = 100_000;
+        // A table is a slice, which cannot grow: twenty keys a millisecond come to one of 1,024 places.
+        let table = shared(RATE, 1_024);
+        let (mut known, mut forgotten) = (Vec::new(), 0_u64);
+        known.extend((0..64).map(|number| (Turn::new(hashed(FLOOD + number), RATE, 0), 0_u64)));
+        for milli in 0..MILLIS {
+            let now = SECOND_NS + milli * 1_000_000;
+            for number in (milli * FLOOD / MILLIS)..((milli + 1) * FLOOD / MILLIS) {
+                // A key that is seen once has what any key has at first, and holds nothing up.
+                let mut turn = Turn::new(hashed(number), RATE, 0);
+                let most = turn.allowed(&table, now, || forgotten += 1).expect("the first bytes go at once");
+                turn.took(most, &table, now);
+            }
+            for (turn, gone) in &mut known {
+                while let Ok(most) = turn.allowed(&table, now, || forgotten += 1) {
+                    turn.took(most, &table, now);
+                    *gone += most;
+                }
+            }
+        }
+        assert!(forgotten > FLOOD / 4, "{forgotten} were forgotten: there was no flood");
+        let (wanted, burst) = (RATE * MILLIS / 1_000, RATE * BURST_MS / 1_000);
+        for (turn, gone) in &known {
+            assert!(*gone <= wanted + burst + turn.piece && *gone >= wanted * 9 / 10, "{gone} of {wanted}");
+        }
+    }
+
     #[test]
     fn a_turn_that_is_not_used_goes_back_to_the_others() {
         let table = shared(1_000, 64);
