@@ -24,7 +24,7 @@ use serde_json::Value;
 const BINARIES_AT_ONCE: usize = 2;
 /// Test binaries in progress at once, where they leave cores to spare.
 const BINARIES_AT_ONCE_MAX: usize = 3;
-/// Cores that binaries keep busy at most for another one to run beside two of them; whoever has a deadline finds the rest.
+/// Cores that binaries keep busy at most for another one to run beside two of them; a deadline finds the rest.
 const BUSY_CORES_MAX: f64 = 1.5;
 /// Cores that a binary keeps busy of which no run has told: stories wait, units work.
 const BUSY_CORES_OF_STORIES: f64 = 0.5;
@@ -345,8 +345,8 @@ fn run_one(binary: Binary, length: Length) -> Outcome {
     Outcome { binary, passed, output, taken: Taken { millis: start.elapsed().as_millis() as u64, busy_millis } }
 }
 
-/// Whether all of its tests passed, what they printed on both outputs in the order in which it was printed, and the time
-/// of cores that they took.
+/// Whether all of its tests passed, what they printed on both outputs in the order in which it was printed, and the
+/// time of cores that they took.
 fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String, Option<Duration>)> {
     // A file and not a pipe: a process that outlives its test must not be waited for.
     let path = binary.executable.with_extension("output");

@@ -1,5 +1,5 @@
-//! Words of other programs, and keys in the wrong table: what is written here for what they mean. A key that is close to
-//! one of its table's is a slip, and is told as one before anybody looks here.
+//! Words of other programs, and keys in the wrong table: what is written here for what they mean. A key that is close
+//! to one of its table's is a slip, and is told as one before anybody looks here.
 
 /// Table in which a key stands, by the title that messages give it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,10 +159,10 @@ const IN_BACKENDS: &[(&[&str], &str)] = &[
         "max_connections for a server: servers = [{ address = \"10.0.0.1:8080\", max_connections = 100 }]",
     ),
     (&["timeout"], "timeouts = { connect = \"5s\", first_byte = \"60s\" }"),
-    (&["sticky_session", "affinity", "session_affinity", "stick_table"], "sticky = { cookie = \"seat\" }"),
+    (&["sticky_session", "affinity", "session_affinity", "stick_table"], "sticky = { cookie = \"server\" }"),
 ];
 
-/// What to write in place of a key that a table does not have.
+/// Cure: a line in place of a key that a table does not have.
 pub fn cure(title: &str, key: &str) -> Option<&'static str> {
     let words = match place(title)? {
         Place::Route => IN_ROUTES,

@@ -5,11 +5,11 @@ use propylon_config::{Action, Errors, Route, Steps};
 /// Reach of a route's steps, whatever a request is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// They wait for nothing, hold nothing until the request ends, and lead to one backend.
+    /// Whether they wait for nothing, hold nothing until the request ends, and lead to one backend.
     pub is_prompt: bool,
-    /// A response's head may be changed, or lines be added to it.
+    /// Whether a response's head may be changed, or lines be added to it.
     pub responses: bool,
-    /// A response's body may go on in another way than it comes. Trailers are another matter.
+    /// Whether a response's body may go on in another way than it comes. Trailers are another matter.
     pub bodies: bool,
 }
 

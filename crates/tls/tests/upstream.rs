@@ -57,6 +57,7 @@ fn named(name: &str) -> CertificateParams {
 
 fn tls(ca: Option<PathBuf>) -> BackendTls {
     BackendTls {
+        names: Vec::new(),
         ca: ca.into_iter().map(|path| Trust { path, at: AT }).collect(),
         server_name: Some(NAME.into()),
         sni: true,

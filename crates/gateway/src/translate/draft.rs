@@ -92,8 +92,8 @@ impl Draft {
         self.then.get("auth")?["forward"]["backend"].as_str()
     }
 
-    /// Keys that it has where it cannot be kept: requests are answered with 500, connections closed. Neither is given to
-    /// a route that is for more.
+    /// Keys that it has where it cannot be kept: requests are answered with 500, connections closed. Neither is given
+    /// to a route that is for more.
     pub fn refused(&self) -> Map<String, Value> {
         if self.path.is_none() { closed() } else { refused() }
     }
