@@ -271,7 +271,8 @@ fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
     let Some(SideSticky::Cookie(cookie)) = &split.sticky else { panic!("a cookie") };
     let said = (cookie.cookie.as_str(), cookie.secure, cookie.same_site);
     assert_eq!((said, steps.fallback), (("side", CookieSecure::Never, SameSite::Strict), Some(BackendId(0))));
-    let RouteTimeouts { request, connect, first_byte, body } = steps.timeouts;
+    let RouteTimeouts { request, attempt, connect, first_byte, body } = steps.timeouts;
+    assert_eq!(attempt, None, "a route with `hedge` has none");
     assert_eq!([request, connect, first_byte, body], [9, 1, 8, 7].map(|count| Some(Duration::from_secs(count))));
     let on = RetryOn { connect: false, reset: true, timeout: false, statuses: vec![500, 503] };
     let retries = Retries { attempts: Some(1), on, backoff: Some(Duration::from_millis(20)) };
