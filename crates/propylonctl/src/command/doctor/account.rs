@@ -9,13 +9,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{AccessLog, AdminBind, Config, FileAccess};
+use propylon_control::isolation;
 use propylon_keyserver::isolated::unfit_store;
+use propylon_proxy::snapshot::load_profiles;
 use propylon_sys::Account;
+use propylon_tls::Severity;
 
 use super::finding::{FILES_NAMED_MAX, Finding, State};
 
 /// The finding about the access log.
 const LOG: &str = "access log's folder";
+/// The findings about folders that are full.
+const STATE: &str = "room of process.state";
+const BODIES: &str = "room of process.temp_dir";
 /// Less free room for the access log is worth a word: a busy engine writes as much in minutes.
 const LOG_ROOM_WANTED: u64 = 64 << 20;
 
@@ -54,12 +60,13 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     let owner = Owner::of(config);
     let all = [
         files(config, &owner),
+        certificates(config),
         store(config, &owner),
         admin_socket(config, &owner),
         upgrade(config, &owner),
         log_folder(config, &owner),
     ];
-    all.into_iter().flatten().collect()
+    all.into_iter().flatten().chain(full_folders(config, free_bytes)).collect()
 }
 
 /// Whom the commands give files to, by names that chgrp(1) and install(1) know.
@@ -142,6 +149,35 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
         None => "",
     };
     Some(finding.fix(commands(listed, owner).join("; ") + again))
+}
+
+/// Whether certificates and keys are what their files are named for: a start would be refused otherwise. Files that the
+/// account may not read have been told of.
+fn certificates(config: &Config) -> Option<Finding> {
+    const WANTED: &str = "certificates with their keys, which the account alone may read";
+    if config.tls.is_empty() {
+        return None;
+    }
+    isolation::find_ordered_keys(&config.keys);
+    let mut found = match load_profiles(&config.tls) {
+        Ok((_, warnings)) => warnings,
+        Err(findings) => findings,
+    };
+    found.retain(|one| one.path.as_os_str().is_empty() || fs::File::open(&one.path).is_ok());
+    found.sort_by_key(|one| one.severity != Severity::Error);
+    let state = match found.first().map(|one| &one.severity) {
+        None => State::Good,
+        Some(Severity::Error) => State::Bad,
+        Some(_) => State::Advice,
+    };
+    let listed = found.iter().take(FILES_NAMED_MAX).map(|one| format!("{}: {}", one.path.display(), one.what));
+    let mut current = listed.collect::<Vec<String>>().join(", ");
+    match found.len().saturating_sub(FILES_NAMED_MAX) {
+        0 if found.is_empty() => current = format!("those of {} [tls] can be used", config.tls.len()),
+        0 => {}
+        more => current += &format!(" and {more} more"),
+    }
+    Some(Finding::new("certificates", state, current, WANTED).fix("propylon check -c FILE names each with what to do"))
 }
 
 /// Whether others could do as they like in the folder that the key process keeps keys in: then it keeps none.
@@ -294,6 +330,22 @@ fn log_room(folder: &str, free: Option<u64>) -> Finding {
     Finding::new(LOG, state, current, wanted).fix(fix)
 }
 
+/// Folders without any room for what is kept in them, and what becomes of it.
+fn full_folders(config: &Config, free: impl Fn(&Path) -> Option<u64>) -> Vec<Finding> {
+    let state =
+        config.process.state.as_ref().map(|state| (STATE, state.path.as_path(), "the admin API changes nothing"));
+    let bodies = config.process.buffers.folder.as_ref();
+    let bodies =
+        bodies.map(|folder| (BODIES, folder.path.as_path(), "requests whose bodies are held in files get 503"));
+    let full = |(what, folder, effect): (&'static str, &Path, &str)| {
+        let is_full = free(folder) == Some(0);
+        let folder = folder.display();
+        let fix = format!("make room on the disk of {folder} (df -h {folder}): {effect}");
+        is_full.then(|| Finding::new(what, State::Bad, format!("{folder} is full"), "room to write").fix(fix))
+    };
+    state.into_iter().chain(bodies).filter_map(full).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,6 +383,20 @@ mod tests {
         assert!(missing.command.starts_with("install -d -o nobody -g nogroup -m 750 /nonexistent/propylon,"));
         // The program itself, in the place of the folder.
         assert_eq!(found(&std::env::current_exe().unwrap().join("admin.sock")).state, State::Bad);
+    }
+
+    #[test]
+    fn a_folder_without_room_is_bad_whatever_is_kept_in_it() {
+        let text = "[process]\nstate = \"/state\"\ntemp_dir = \"/bodies\"\n[admin]\nbind = \"127.0.0.1:9900\"\n\
+                    token_file = \"/token\"\n[[route]]\nrespond = {}\n[listener.web]\nbind = \"127.0.0.1:0\"\n";
+        let config = super::super::tests::config(text);
+        let found = |full: &'static str| {
+            let free = |folder: &Path| Some(u64::from(folder != Path::new(full)));
+            full_folders(&config, free).into_iter().map(|one| (one.what, one.state)).collect::<Vec<_>>()
+        };
+        assert_eq!(found("/state"), [(STATE, State::Bad)]);
+        assert_eq!(found("/bodies"), [(BODIES, State::Bad)]);
+        assert_eq!(found("/"), []);
     }
 
     #[test]
