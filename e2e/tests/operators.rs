@@ -442,6 +442,59 @@ fn a_night_is_understood_from_the_command_line() {
 }
 
 #[test]
+fn a_mistake_in_the_file_keeps_nobody_from_asking_the_engine_that_runs() {
+    let origin = hello();
+    let engine = Engine::start(&config("", "", &[origin.address()], ""));
+    let scratch = Scratch::new();
+    let run = |command: &str, text: String| {
+        let path = scratch.write("saved.toml", text);
+        let mut asked = std::process::Command::new(binaries::propylon());
+        asked.arg(command).arg("-c").arg(&path);
+        let output = asked.output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let own = format!("[admin]\nbind = \"{}\"\n", engine.admin());
+    // keepalived asks so: the address stays with an engine that serves, whatever somebody saves.
+    for broken in ["[backend.app]\nservrs = []\n", "[backend.app]\nservers = [\"10.0.0.1:80\n", "[[rou"] {
+        for text in [format!("{own}{broken}"), format!("{broken}\n{own}")] {
+            let (code, said, told) = run("health", text.clone());
+            assert_eq!((code, said.as_str()), (Some(0), "ok\n"), "{text}: {told}");
+            assert!(told.lines().count() == 1 && told.contains("has errors, which `propylon check -c "), "{told}");
+        }
+    }
+    let (code, said, _) = run("status", format!("{own}[backend.app]\nservrs = []\n"));
+    assert!(code == Some(0) && said.starts_with("serving: "), "{said}");
+    let (code, _, told) = run("health", "[backend.app]\nservrs = []\n".into());
+    assert!(code == Some(1) && told.contains("give it with --admin"), "{told}");
+    let (code, ..) = run("health", format!("[admin]\nbind = \"{}\"\n[[rou", propylon_e2e::origin::dead()));
+    assert_eq!(code, Some(1), "nobody is there");
+}
+
+#[test]
+fn the_doctor_finds_a_certificate_that_a_start_would_refuse() {
+    let scratch = Scratch::new();
+    let whole = std::fs::read_to_string(&Certificates::shared().rsa()).expect("a file");
+    let doctor = |pem: &str| {
+        let pem = scratch.write("site.pem", pem);
+        let text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[tls.public]\ncertificates = [\"{}\"]\n\
+             [[route]]\nrespond = {{}}\n",
+            pem.display()
+        );
+        let path = scratch.write("doctored.toml", text);
+        let mut asked = std::process::Command::new(binaries::propylon());
+        asked.args(["doctor", "--json", "-c"]).arg(path);
+        let said: Value = serde_json::from_slice(&asked.output().expect("it runs").stdout).expect("JSON");
+        let all = said.as_array().expect("findings").iter();
+        all.filter(|one| one["what"] == "certificates").map(|one| one["state"].clone()).collect::<Vec<Value>>()
+    };
+    assert_ne!(doctor(&whole), ["bad"]);
+    assert_eq!(doctor(&whole[..whole.len() / 2]), ["bad"], "cut off");
+    assert_eq!(doctor(""), ["bad"]);
+}
+
+#[test]
 fn a_file_that_a_reload_cannot_use_is_told_to_whoever_asks_and_stays_wrong_until_it_is_mended() {
     let origin = hello();
     let scratch = Scratch::new();

@@ -1,6 +1,7 @@
 //! The command line of `propylonctl`.
 
 mod admin_client;
+mod admin_section;
 mod attempt;
 mod cluster;
 mod control;
@@ -181,7 +182,7 @@ pub fn main() -> ExitCode {
     let matches = line().get_matches();
     let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     let reads_keys = match &command {
-        Command::Explain(_) | Command::Quickstart(_) => true,
+        Command::Explain(_) | Command::Quickstart(_) | Command::Doctor(_) => true,
         Command::Cluster(arguments) => arguments.reads_keys(),
         _ => false,
     };

@@ -1,13 +1,17 @@
 //! The admin address as our own commands ask it: where it is, with which token, and what it answers.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
-use propylon_config::{AdminBind, Config, Source};
+use propylon_config::{Admin, AdminBind, Config, Source};
 use serde_json::Value;
+
+use super::admin_section;
 
 /// Address of `[admin]` in the examples.
 const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
@@ -49,10 +53,40 @@ impl Where {
         let Some(path) = &self.config else {
             return Ok((self.admin.clone().unwrap_or_else(|| place(ADMIN_DEFAULT).expect("an address")), None));
         };
-        let none = || format!("{} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there", path.display());
-        let admin = read(path)?.admin.ok_or_else(none)?;
+        let admin = admin_of(path)?;
         Ok((admin.bind, admin.token_file.map(|file| file.path)))
     }
+}
+
+/// `[admin]` of a file. What else is wrong with the file is no reason not to ask the engine that runs.
+fn admin_of(path: &Path) -> Result<Admin, String> {
+    static TOLD: Once = Once::new();
+    let shown = path.display();
+    let source = Source::read(path);
+    let why = match source.as_ref().map(propylon_config::parse) {
+        Ok(Ok((config, _))) => {
+            let none = || format!("{shown} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there");
+            return config.admin.ok_or_else(none);
+        }
+        Ok(Err(_)) => format!("{shown} has errors"),
+        Err(problem) => problem.to_string().trim_end().to_owned(),
+    };
+    // A byte that is no text, in a comment perhaps, hides no address.
+    let source = source.ok().or_else(|| lossy(path));
+    let Some(admin) = source.as_ref().and_then(admin_section::admin) else {
+        return Err(format!("{why}, and no admin address can be read there: give it with --admin, or mend the file"));
+    };
+    let told = format!("{shown} has errors, which `propylon check -c {shown}` tells; its [admin] is used all the same");
+    TOLD.call_once(|| eprintln!("propylon: {told}"));
+    Ok(admin)
+}
+
+/// A file's text with what is no UTF-8 replaced, as much of it as a configuration may have.
+fn lossy(path: &Path) -> Option<Source> {
+    let mut bytes = Vec::new();
+    let limit = propylon_config::SOURCE_BYTES_MAX as u64;
+    File::open(path).ok()?.take(limit).read_to_end(&mut bytes).ok()?;
+    Some(Source::of(path, String::from_utf8_lossy(&bytes).into_owned().into_bytes()).ok()?.completed())
 }
 
 /// A configuration as it is in the file.
