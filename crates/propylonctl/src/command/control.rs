@@ -10,6 +10,7 @@ use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json};
+use super::report::withheld;
 
 /// How long a change may take, which may have names looked up and certificates read.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -230,10 +231,11 @@ fn unusable(answer: &Value) -> Option<String> {
     (!files.is_empty()).then(note)
 }
 
-/// `backend.app.servers[10.0.0.3:80].drain: false -> true`
+/// `backend.app.servers[10.0.0.3:80].drain: false -> true`, without values that may be secret: what a command prints
+/// stays in logs of whoever runs it.
 pub fn change_text(change: &Value) -> String {
     let path = text(&change["path"]);
-    let shown = |key: &str| change.get(key).map(Value::to_string);
+    let shown = |key: &str| change.get(key).map(|told| withheld::value(&path, told.clone()).to_string());
     match (shown("from"), shown("to"), shown("added"), shown("removed")) {
         (Some(from), Some(to), ..) => format!("{path}: {from} -> {to}"),
         (_, _, Some(added), _) => format!("{path}: added {added}"),
@@ -288,13 +290,22 @@ fn servers_table(snapshot: &Value) -> String {
 fn certificates_table(snapshot: &Value) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     let now = now.map_or(0.0, |now| now.as_secs_f64());
-    let mut rows = vec![["profile", "name", "type", "days left", "file"].map(String::from)];
+    let mut rows = vec![["profile", "name", "type", "left", "file"].map(String::from)];
     for one in list(&snapshot["certificates"]) {
-        let days = (one["not_after"].as_f64().unwrap_or(0.0) - now) / SECONDS_PER_DAY;
-        let left = if days < 0.0 { "expired".to_owned() } else { format!("{:.0}", days.floor()) };
+        let left = time_left(one["not_after"].as_f64().unwrap_or(0.0) - now);
         rows.push([text(&one["profile"]), text(&one["name"]), text(&one["type"]), left, text(&one["file"])]);
     }
     columns(&rows)
+}
+
+/// Seconds until the end of a certificate in words: whole days, or less than one in hours, or in minutes.
+pub fn time_left(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 0.0 => "expired".to_owned(),
+        seconds if seconds < 3600.0 => format!("{:.0} min", (seconds / 60.0).floor()),
+        seconds if seconds < SECONDS_PER_DAY => format!("{:.0} h", (seconds / 3600.0).floor()),
+        seconds => format!("{:.0} d", (seconds / SECONDS_PER_DAY).floor()),
+    }
 }
 
 /// Each column as wide as its widest cell.
@@ -360,6 +371,12 @@ mod tests {
         assert_eq!(backend_with(&snapshot, "y:1"), Ok("y:1".into()));
         assert!(backend_with(&snapshot, "a:1").unwrap_err().contains("x:1, y:1"));
         assert!(backend_with(&snapshot, "z:1").is_err());
+    }
+
+    #[test]
+    fn what_is_left_of_a_certificate_is_told_to_the_minute_at_its_end() {
+        let told = [-1.0, 0.0, 39.5 * 60.0, 3600.0, 86_399.0, 86_400.0, 89.9 * 86_400.0].map(time_left);
+        assert_eq!(told, ["expired", "0 min", "39 min", "1 h", "23 h", "1 d", "89 d"]);
     }
 
     #[test]

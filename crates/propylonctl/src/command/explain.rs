@@ -29,6 +29,7 @@ use propylon_control::problems::problem;
 use propylon_proxy::snapshot::{load_profiles, rule};
 use propylon_steps::conditions::{self, Conditions};
 
+use super::report::withheld;
 use kinds::{BrowserCall, Script};
 use sent::Sent;
 
@@ -652,7 +653,7 @@ impl Explanation<'_> {
         };
         let conditions = match route.conditions.is_empty() {
             true => String::new(),
-            false => format!(", match {}", json!(route.conditions)),
+            false => format!(", match {}", withheld::value("match", json!(route.conditions))),
         };
         let listener = route
             .listener

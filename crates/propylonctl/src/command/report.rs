@@ -2,7 +2,7 @@
 //! left out.
 
 mod archive;
-mod withheld;
+pub mod withheld;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -8,6 +8,8 @@ use propylon_http::h1::{HOST_BYTES_MAX, Reject};
 use propylon_steps::{Steps, conditions};
 use serde_json::{Value, json};
 
+use super::super::report::withheld;
+
 /// A request as servers get it, and what its response gets, of a route that changes them.
 pub struct Sent {
     /// Method and target that servers are asked for, or the target that a redirect leads to; none if that is the
@@ -101,14 +103,17 @@ impl Sent {
         }
         lines.extend(self.host.iter().map(|host| ("Host", host.clone())));
         for (what, (written, removed)) in [("request", &self.request), ("response", &self.response)] {
-            lines.extend(written.iter().map(|line| (what, line.clone())));
+            lines.extend(written.iter().map(|line| (what, withheld::line(line))));
             lines.extend(removed.iter().map(|name| (what, format!("without {name}"))));
         }
         lines
     }
 
     pub fn to_json(&self) -> Value {
-        let fields = |(written, removed): &(Vec<String>, Vec<String>)| json!({ "lines": written, "without": removed });
+        let fields = |(written, removed): &(Vec<String>, Vec<String>)| {
+            let lines: Vec<String> = written.iter().map(|line| withheld::line(line)).collect();
+            json!({ "lines": lines, "without": removed })
+        };
         json!({
             "target": self.target.as_ref().ok(),
             "refused": self.target.as_ref().err().map(|reject| reject.fault.label()),

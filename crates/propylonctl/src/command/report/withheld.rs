@@ -31,6 +31,37 @@ pub fn config(mut config: Value) -> Value {
     config
 }
 
+/// A value that is at this path of a configuration, as `backend.app.servers[10.0.0.1:80].weight`.
+pub fn value(path: &str, mut value: Value) -> Value {
+    let mut names: Vec<&str> = Vec::new();
+    // What is in brackets names an entry of a list, and has points of its own.
+    for part in path.split(']') {
+        names.extend(part.split('[').next().unwrap_or_default().split('.').filter(|name| !name.is_empty()));
+    }
+    let name = names.pop().unwrap_or_default();
+    let above = names.last().copied().unwrap_or_default();
+    let is_chosen = names.iter().any(|name| TABLES.contains(name)) || (TABLES.contains(&name) && value.is_object());
+    match is_chosen || TEXTS.contains(&(above, name)) {
+        true => hide(&mut value),
+        false => look(&mut value, name),
+    }
+    value
+}
+
+/// Whether a field of this name is there to prove who somebody is.
+pub fn is_secret(field: &str) -> bool {
+    let name = field.to_ascii_lowercase();
+    ["auth", "cookie", "key", "pass", "secret", "session", "token"].iter().any(|part| name.contains(part))
+}
+
+/// A line of a head, without its value where that is secret.
+pub fn line(line: &str) -> String {
+    match line.split_once(':') {
+        Some((name, _)) if is_secret(name) => format!("{name}: {WITHHELD}"),
+        _ => line.to_owned(),
+    }
+}
+
 fn in_table(table: &mut Map<String, Value>, name: &str) {
     for (key, value) in table.iter_mut() {
         let is_chosen = TABLES.contains(&key.as_str()) && value.is_object();
@@ -66,6 +97,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_value_is_withheld_by_its_path() {
+        let of = |path: &str, told: Value| value(path, told).to_string();
+        let hidden = json!(WITHHELD).to_string();
+        assert_eq!(of("listener.web.request_headers.X-Key", json!("canary")), hidden);
+        assert_eq!(of("backend.app.health.body", json!("canary")), hidden);
+        assert!(!of("route", json!({ "request": { "set": { "Authorization": "canary" } } })).contains("canary"));
+        assert!(!of("tracing.headers", json!({ "A": "canary" })).contains("canary"));
+        assert_eq!(of("backend.app.servers[10.0.0.1:80].weight", json!(5)), "5");
+        assert_eq!(of("backend.app.hash.key.header", json!("X-Account")), "\"X-Account\"");
+        assert_eq!(line("X-Api-Key: canary"), "X-Api-Key: (withheld)");
+        assert_eq!(line("X-Forwarded-For: 10.0.0.1"), "X-Forwarded-For: 10.0.0.1");
+    }
 
     #[test]
     fn values_that_people_write_are_withheld_wherever_they_are() {

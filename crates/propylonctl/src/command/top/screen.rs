@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{Terminal, style::Stylize};
 
+use super::super::control::time_left;
 use super::sample::{Certificate, Condition, Figures, Listener, Server};
 
 /// Wide enough for every column, where there is no terminal that has a width.
@@ -247,7 +248,7 @@ fn left(certificate: &Certificate) -> Cell<'static> {
     let days = certificate.days_left;
     let text = match days {
         days if days < 0.0 => "! expired".to_string(),
-        days if days < 1.0 => format!("! {:.0} h", (days * 24.0).floor()),
+        days if days < 1.0 => format!("! {}", time_left(days * 86_400.0)),
         days if days < DAYS_LEFT_LOW => format!("! {:.0} days", days.floor()),
         days => format!("{:.0} days", days.floor()),
     };

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::command::control::time_left;
+
 use super::value::{SECONDS_PER_DAY, list, number, text};
 
 /// Servers, or certificates, that are named in one line.
@@ -11,6 +13,8 @@ const BACKENDS_MAX: usize = 5;
 /// Days left of a certificate that is warned of, and of one that is a problem.
 const DAYS_LEFT_LOW: f64 = 14.0;
 const DAYS_LEFT_LEAST: f64 = 1.0;
+/// How long a server may be drained until somebody is reminded of it.
+const DRAINED_SECONDS_MAX: f64 = 3600.0;
 
 /// Something that is wrong now, or will be.
 #[derive(Debug, Default)]
@@ -26,8 +30,12 @@ pub struct Condition {
 pub fn all(status: &Value) -> Vec<Condition> {
     let now = number(&status["time"]);
     let found = list(&status["conditions"]["list"]).filter_map(|each| condition(each, now));
-    let mut all: Vec<Condition> =
-        found.chain(backends(status, now)).chain(down(status, now)).chain(certificates(status, now)).collect();
+    let mut all: Vec<Condition> = found
+        .chain(backends(status, now))
+        .chain(down(status, now))
+        .chain(drained(status, now))
+        .chain(certificates(status, now))
+        .collect();
     all.sort_by_key(|each| !each.is_problem);
     all
 }
@@ -77,6 +85,24 @@ fn down(status: &Value, now: f64) -> Option<Condition> {
     (count > 0).then(|| Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) })
 }
 
+/// Servers that somebody has drained and may have forgotten: as many as are named are among the list's first, unless
+/// more are down.
+fn drained(status: &Value, now: f64) -> Option<Condition> {
+    let is_forgotten = |server: &&Value| {
+        server["state"] == "draining" && server["drain"] == true && now - number(&server["since"]) > DRAINED_SECONDS_MAX
+    };
+    let forgotten: Vec<&Value> = list(&status["servers"]["list"]).filter(is_forgotten).collect();
+    let name = |server: &&Value| format!("{} of {}", text(&server["address"]), text(&server["backend"]));
+    let since = forgotten.iter().map(|server| number(&server["since"])).reduce(f64::min)?;
+    let words = format!(
+        "servers have been drained for more than an hour, {}: {}; `propylon undrain` gives one requests again, one that is \
+         not coming back can leave the configuration",
+        forgotten.len(),
+        named(forgotten.len(), forgotten.iter().map(name))
+    );
+    Some(Condition { is_problem: false, words, seconds: Some(now - since) })
+}
+
 /// Certificates, and what else has an end, by how near that is.
 fn certificates(status: &Value, now: f64) -> Vec<Condition> {
     let certificates = &status["certificates"];
@@ -96,16 +122,20 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
         };
         list(&certificates["list"]).filter(left).map(name)
     };
-    // Since when the first of them is as near to its end: those that end first are listed first.
-    let since = |[from, until]: [f64; 2]| {
+    // Since when the first has expired; of those that will, how long the first still has: they are listed so.
+    let first = |[from, until]: [f64; 2]| {
         let days = |each: &Value| (number(&each["not_after"]) - now) / SECONDS_PER_DAY;
-        let first = list(&certificates["list"]).map(days).find(|days| (from..until).contains(days))?;
-        Some((until - first) * SECONDS_PER_DAY)
+        list(&certificates["list"]).map(days).find(|days| (from..until).contains(days))
+    };
+    let since = |days: [f64; 2]| first(days).filter(|days| *days < 0.0).map(|days| -days * SECONDS_PER_DAY);
+    let left = |days: [f64; 2]| match first(days).filter(|days| *days >= 0.0) {
+        Some(days) => format!(", the first in {}", time_left(days * SECONDS_PER_DAY)),
+        None => String::new(),
     };
     let others: Vec<&Value> = list(&certificates["others"]).filter(|other| number(&other["until"]) < now).collect();
     let other = |other: &&Value| format!("{} of {}", text(&other["kind"]), text(&other["of"]));
     let row = |is_problem: bool, of: &[&str], what: &'static str, days: [f64; 2]| {
-        (is_problem, count(of), what, named(count(of), near(days)), since(days))
+        (is_problem, count(of), format!("{what}{}", left(days)), named(count(of), near(days)), since(days))
     };
     let others_since = others.iter().map(|other| now - number(&other["until"])).reduce(f64::max);
     let others_named = named(others.len(), others.iter().map(other));
@@ -113,7 +143,7 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
     [
         row(true, &["expired"], "certificates have expired", [f64::MIN, 0.0]),
         row(true, &["under-1"], "certificates expire within a day", [0.0, DAYS_LEFT_LEAST]),
-        (true, others.len(), "other files are out of date", others_named, others_since),
+        (true, others.len(), "other files are out of date".to_owned(), others_named, others_since),
         row(false, &["1-to-7", "7-to-14"], "certificates expire within 14 days", soon),
     ]
     .into_iter()
@@ -174,15 +204,30 @@ mod tests {
         );
         assert!(found[1].1.contains(" and 2 more; "), "{}", found[1].1);
         starts(2, true, "certificates have expired, 1: old;");
-        starts(3, true, "certificates expire within a day, 1: urgent;");
+        starts(3, true, "certificates expire within a day, the first in 12 h, 1: urgent;");
         starts(4, true, "other files are out of date, 1: revocation-list of public;");
         starts(5, false, "attempts fail; look");
-        starts(6, false, "certificates expire within 14 days, 2: a, b;");
+        starts(6, false, "certificates expire within 14 days, the first in 3 d, 2: a, b;");
         assert_eq!(found.len(), 7);
         let seconds: Vec<Option<f64>> = all(&status).into_iter().map(|each| each.seconds).collect();
         let days = |days: f64| Some(days * SECONDS_PER_DAY);
-        let [expired, urgent, soon] = [1.0, 0.5, 11.0].map(days);
-        assert_eq!(seconds, [Some(100.0), Some(100.0), expired, urgent, Some(100.0), Some(10.0), soon]);
+        assert_eq!(seconds, [Some(100.0), Some(100.0), days(1.0), None, Some(100.0), Some(10.0), None]);
         assert_eq!(words(&json!({})), []);
+    }
+
+    #[test]
+    fn a_server_that_was_drained_and_forgotten_is_told_after_an_hour() {
+        let of = |seconds: f64, drain: bool| {
+            let server = json!({ "backend": "app", "address": "a:1", "state": "draining", "drain": drain, "since": 9000.0 - seconds });
+            all(&json!({ "time": 9000.0, "servers": { "list": [server] } }))
+        };
+        assert!(
+            of(3599.0, true).is_empty() && of(3700.0, false).is_empty(),
+            "a server may say itself that it is drained"
+        );
+        let told = of(3700.0, true);
+        assert!(told.len() == 1 && !told[0].is_problem && told[0].seconds == Some(3700.0), "{told:?}");
+        let start = "servers have been drained for more than an hour, 1: a:1 of app; `propylon undrain`";
+        assert!(told[0].words.starts_with(start), "{told:?}");
     }
 }
