@@ -95,6 +95,12 @@ fn whoever_asks_for_more_gets_429_with_when_to_come_back_in_both_versions_of_htt
         engine.metric_reaches("propylon_limit_requests_total", &labels, count);
     }
     holds("the condition", || conditions(&engine).contains(&"limit-refuses".into()));
+    let mut asked = std::process::Command::new(binaries::propylon());
+    asked.args(["errors", "limit api", "--admin", &engine.admin().to_string()]);
+    let errors = propylon_e2e::program::run(asked, b"", Duration::from_secs(20)).ok().text();
+    let row =
+        errors.lines().find(|line| line.contains("request refused by a limit")).unwrap_or_else(|| panic!("{errors}"));
+    assert!(row.contains("route */: limit api") && row.ends_with("refused"), "{errors}");
 }
 
 /// Names of what is wrong with an engine.

@@ -1,10 +1,13 @@
 //! Errors for the dashboard and `propylon errors`: what has gone wrong since the start, where and why, how often, and
 //! what to do about it.
 
-use propylon_config::Backend;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use propylon_config::{Backend, Limit, Route};
 use propylon_metrics::Counter;
 use propylon_observe::conditions::TABLE;
-use propylon_observe::telemetry::{BackendMetrics, ServerMetrics, WAITS};
+use propylon_observe::telemetry::{BackendMetrics, LimitMetrics, ServerMetrics, WAITS};
 use serde_json::{Map, Value, json};
 
 use super::view::View;
@@ -24,7 +27,16 @@ enum Place {
     Process,
     Listener(String),
     Backend(String),
-    Server { backend: String, address: String },
+    Server {
+        backend: String,
+        address: String,
+    },
+    /// A limit, with the first route that has it, and how many others do.
+    Limit {
+        limit: String,
+        route: String,
+        others: usize,
+    },
 }
 
 impl Place {
@@ -33,6 +45,10 @@ impl Place {
             Place::Process => String::new(),
             Place::Listener(name) | Place::Backend(name) => name.clone(),
             Place::Server { backend, address } => format!("{backend}: {address}"),
+            Place::Limit { limit, route, others } => {
+                let more = if *others > 0 { format!(" and {others} more") } else { String::new() };
+                format!("route {route}{more}: limit {limit}")
+            }
         }
     }
 
@@ -42,6 +58,7 @@ impl Place {
             Place::Listener(name) => vec![("listener", name)],
             Place::Backend(name) => vec![("backend", name)],
             Place::Server { backend, address } => vec![("backend", backend), ("server", address)],
+            Place::Limit { limit, route, .. } => vec![("route", route), ("limit", limit)],
         }
     }
 }
@@ -84,6 +101,12 @@ impl View {
                 report("limit on waiting met", "propylon_timeouts_total", place, wait, *counter);
             }
         }
+        for (place, metrics) in self.limits() {
+            let metric = "propylon_limit_requests_total";
+            for (why, counter) in [("refused", metrics.refused), ("denied", metrics.denied)] {
+                report("request refused by a limit", metric, &place, why, counter);
+            }
+        }
         let process = &self.telemetry.process;
         for (what, metric, counter) in [
             ("accept failed", "propylon_accept_errors_total", process.accept_errors),
@@ -98,6 +121,22 @@ impl View {
         }
         faults.retain(|fault| fault.count > 0);
         faults
+    }
+
+    /// Limits, each once, however many routes share it.
+    fn limits(&self) -> Vec<(Place, Arc<LimitMetrics>)> {
+        let snapshot = self.current();
+        let mut known: BTreeMap<&str, (&Route, &Limit, usize)> = BTreeMap::new();
+        for route in &snapshot.config.routes {
+            for limit in &route.steps.limit {
+                known.entry(&limit.label).and_modify(|(.., others)| *others += 1).or_insert((route, limit, 0));
+            }
+        }
+        let one = |(route, limit, others): (&Route, &Limit, usize)| {
+            let place = Place::Limit { limit: limit.label.clone(), route: route.label.clone(), others };
+            Some((place, self.telemetry.limit(limit)?))
+        };
+        known.into_values().filter_map(one).collect()
     }
 
     /// Faults known of one server.
@@ -142,7 +181,7 @@ impl View {
 
 /// The cure for a metric of trouble; of one with a reason, or a wait, about that.
 fn cure(metric: &str, reason: &str) -> Option<&'static str> {
-    let has = |label: &str, values: &[&str]| matches!(label, "reason" | "wait") && values.contains(&reason);
+    let has = |label: &str, values: &[&str]| matches!(label, "reason" | "wait" | "outcome") && values.contains(&reason);
     let row = TABLE.iter().find(|row| {
         row.metric == metric
             && row.of.is_none()
@@ -176,5 +215,10 @@ mod tests {
         );
         assert_eq!((&told[4]["backend"], &told[4]["server"]), (&json!("app"), &json!("a:1")));
         assert!(told[4]["cure"].as_str().is_some_and(|cure| cure.starts_with("look at the server")), "{told}");
+        let place = Place::Limit { limit: "customer".into(), route: "api".into(), others: 2 };
+        let told =
+            Fault { what: "w", place, why: "refused", count: 1, metric: "propylon_limit_requests_total" }.to_json();
+        assert_eq!((&told[1], &told[4]["route"]), (&json!("route api and 2 more: limit customer"), &json!("api")));
+        assert!(told[4]["cure"].as_str().is_some_and(|cure| cure.contains("raise the limit")), "{told}");
     }
 }
