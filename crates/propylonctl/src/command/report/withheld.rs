@@ -34,7 +34,7 @@ pub fn config(mut config: Value) -> Value {
 /// A value that is at this path of a configuration, as `backend.app.servers[10.0.0.1:80].weight`.
 pub fn value(path: &str, mut value: Value) -> Value {
     let mut names: Vec<&str> = Vec::new();
-    // What is in brackets names an entry of a list, and has points of its own.
+    // Brackets name an entry of a list, which has points of its own.
     for part in path.split(']') {
         names.extend(part.split('[').next().unwrap_or_default().split('.').filter(|name| !name.is_empty()));
     }
