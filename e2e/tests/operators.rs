@@ -474,7 +474,7 @@ fn a_mistake_in_the_file_keeps_nobody_from_asking_the_engine_that_runs() {
 #[test]
 fn the_doctor_finds_a_certificate_that_a_start_would_refuse() {
     let scratch = Scratch::new();
-    let whole = std::fs::read_to_string(&Certificates::shared().rsa()).expect("a file");
+    let whole = std::fs::read_to_string(Certificates::shared().rsa()).expect("a file");
     let doctor = |pem: &str| {
         let pem = scratch.write("site.pem", pem);
         let text = format!(
