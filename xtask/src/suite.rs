@@ -276,7 +276,9 @@ impl Waiting {
         let fits = |load: f64| self.busy_cores + load <= BUSY_CORES_MAX;
         let index = match self.running {
             ..BINARIES_AT_ONCE => self.binaries.iter().position(|(_, binary)| is_free(binary)).unwrap_or(0),
-            BINARIES_AT_ONCE..BINARIES_AT_ONCE_MAX => self.binaries.iter().position(|(load, each)| is_free(each) && fits(*load))?,
+            BINARIES_AT_ONCE..BINARIES_AT_ONCE_MAX => {
+                self.binaries.iter().position(|(load, each)| is_free(each) && fits(*load))?
+            }
             _ => return None,
         };
         let (load, binary) = self.binaries.remove(index)?;
