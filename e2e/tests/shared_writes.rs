@@ -5,6 +5,8 @@
 //! Changes without any request are no request's doing.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,8 @@ use serde_json::Value;
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// Memory that cores fetch and give up at once: pairs of lines of 64 bytes, which the prefetcher takes together.
 const LINE_BYTES: u64 = 128;
+/// Requests with which each line that was found is looked at by itself.
+const ASKS: usize = 20;
 /// Time in which whatever happens once a second has happened.
 const IDLE: Duration = Duration::from_millis(2500);
 
@@ -49,22 +53,35 @@ impl Asker {
     }
 }
 
+/// Lines that are looked at by themselves, and as they were while the origin had the last request for `/watch`.
+#[derive(Default)]
+struct Watched {
+    lines: Vec<u64>,
+    amid: Vec<Vec<u8>>,
+}
+
 /// An engine of two workers, and a client of each.
 struct House {
     engine: Engine,
     askers: [Asker; 2],
     /// Looks that the origin has taken while it had a request.
     looks: Arc<Mutex<Vec<Pages>>>,
+    watched: Arc<Mutex<Watched>>,
     _origin: Origin,
 }
 
 impl House {
     fn new(kind: &str, route: &str) -> House {
         let (pid, looks) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let (engine_pid, taken) = (Arc::clone(&pid), Arc::clone(&looks));
+        let watched = Arc::new(Mutex::new(Watched::default()));
+        let (engine_pid, taken, seen) = (Arc::clone(&pid), Arc::clone(&looks), Arc::clone(&watched));
         let origin = Origin::answering(move |request| {
             if request.starts_with(b"GET /look ") {
                 taken.lock().unwrap().push(Pages::of(*engine_pid.lock().unwrap()));
+            }
+            if request.starts_with(b"GET /watch ") {
+                let mut seen = seen.lock().unwrap();
+                seen.amid = read(*engine_pid.lock().unwrap(), &seen.lines);
             }
             HELLO.into()
         });
@@ -74,7 +91,7 @@ impl House {
         ));
         *pid.lock().unwrap() = engine.pid();
         let askers = askers(&engine, kind);
-        House { engine, askers, looks, _origin: origin }
+        House { engine, askers, looks, watched, _origin: origin }
     }
 
     /// Lines that have changed since `before`, now or while a request was at its server.
@@ -135,8 +152,43 @@ impl House {
             }
         }
         let is_theirs = |line: &u64, count: usize| count == ROUNDS && !idle.contains(line);
-        found.into_iter().filter(|(line, count)| is_theirs(line, *count)).map(|(line, _)| line).collect()
+        let found = found.into_iter().filter(|(line, count)| is_theirs(line, *count)).map(|(line, _)| line);
+        self.written_by_requests(found.collect())
     }
+
+    /// Those of the lines that change with most requests of either worker. The main thread writes down once a second what
+    /// the engine has done, which changes with requests as well, and by no worker.
+    fn written_by_requests(&mut self, lines: Vec<u64>) -> Lines {
+        if lines.is_empty() {
+            return Lines::new();
+        }
+        let pid = self.engine.pid();
+        self.watched.lock().unwrap().lines.clone_from(&lines);
+        let mut counts = vec![[0; 2]; lines.len()];
+        for worker in [0, 1] {
+            self.askers[worker].ask("/watch");
+            for _ in 0..ASKS {
+                let before = read(pid, &lines);
+                self.askers[worker].ask("/watch");
+                let (amid, after) = (self.watched.lock().unwrap().amid.clone(), read(pid, &lines));
+                for (line, count) in counts.iter_mut().enumerate() {
+                    count[worker] += usize::from(before[line] != amid[line] || amid[line] != after[line]);
+                }
+            }
+        }
+        let is_of_both = |count: &[usize; 2]| count.iter().all(|count| *count >= ASKS / 2);
+        lines.into_iter().zip(counts).filter(|(_, count)| is_of_both(count)).map(|(line, _)| line).collect()
+    }
+}
+
+/// Lines of a process's memory; empty where it has none any more.
+fn read(pid: u32, lines: &[u64]) -> Vec<Vec<u8>> {
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("the engine's memory");
+    let line = |address: &u64| {
+        let mut bytes = vec![0; LINE_BYTES as usize];
+        memory.read_exact_at(&mut bytes, *address).map_or_else(|_| Vec::new(), |()| bytes)
+    };
+    lines.iter().map(line).collect()
 }
 
 /// Clients that ask, one of each worker.

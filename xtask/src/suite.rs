@@ -1,6 +1,5 @@
-//! Runs every test binary of the workspace, two at a time, and a third one where the three leave cores to spare by what
-//! they took last time: most of a story's time is spent waiting for processes it has started, and cargo runs one binary
-//! after the other.
+//! Runs every test binary of the workspace, two at a time: most of a story's time is spent waiting for processes it has started,
+//! and cargo runs one binary after the other.
 //!
 //! A binary's output is shown when one of its tests failed. The summary names each failed test with the command that runs it alone.
 //! A few stories that failed are run once more, each alone: whether a machine was too busy for them or something is broken shows
@@ -14,7 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,13 +21,6 @@ use serde_json::Value;
 
 /// Test binaries in progress at once. Each runs as many of its tests at once as there are cores.
 const BINARIES_AT_ONCE: usize = 2;
-/// Test binaries in progress at once, where they leave cores to spare.
-const BINARIES_AT_ONCE_MAX: usize = 3;
-/// Cores that binaries keep busy at most for another one to run beside two of them; a deadline finds the rest.
-const BUSY_CORES_MAX: f64 = 1.5;
-/// Cores that a binary keeps busy of which no run has told: stories wait, units work.
-const BUSY_CORES_OF_STORIES: f64 = 0.5;
-const BUSY_CORES_OF_UNITS: f64 = 1.0;
 /// Failed stories that are run once more at most: more of them are no matter of a busy machine.
 const UNSTEADY_MAX: usize = 10;
 /// What names of test binaries begin with of which no two run at once: each of their stories has engines, routers and
@@ -48,15 +40,8 @@ const SLOW: [&str; 10] = [
     "acme",
     "health",
 ];
-/// The package whose tests are stories.
-const STORIES: &str = "propylon-e2e";
-/// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary, with its
-/// milliseconds and those of them in which a core worked for it.
+/// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary.
 const TIMES: &str = "suite-times";
-/// How often a binary that runs is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Ticks of the kernel's accounts in a second (`sysconf(_SC_CLK_TCK)`, which is 100 on all machines that there are).
-const TICKS_PER_SECOND: u64 = 100;
 
 /// One build of the tests and the binaries of it that run.
 pub struct Suite {
@@ -101,27 +86,6 @@ impl Binary {
     fn is_slow(&self) -> bool {
         SLOW.iter().any(|slow| self.name.starts_with(slow))
     }
-
-    /// How many cores it keeps busy, by its last run.
-    fn busy_cores(&self, last: Option<Taken>) -> f64 {
-        let is_of_stories = self.kind == "test" && self.package == STORIES;
-        let guess = if is_of_stories { BUSY_CORES_OF_STORIES } else { BUSY_CORES_OF_UNITS };
-        last.and_then(Taken::busy_cores).unwrap_or(guess)
-    }
-}
-
-/// Times of one run of a binary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
-    millis: u64,
-    /// Time of cores, its own and that of the processes it started and waited for; where it is known.
-    busy_millis: Option<u64>,
-}
-
-impl Taken {
-    fn busy_cores(self) -> Option<f64> {
-        Some(self.busy_millis? as f64 / self.millis.max(1) as f64)
-    }
 }
 
 /// What became of a binary's run.
@@ -129,7 +93,7 @@ struct Outcome {
     binary: Binary,
     passed: bool,
     output: String,
-    taken: Taken,
+    time: Duration,
 }
 
 /// Builds a suite and runs it to its end, also after a failure. Returns whether all passed.
@@ -143,11 +107,10 @@ pub fn run(root: &Path, suite: &Suite, length: Length) -> bool {
     // Those that took longest start first, so that none of them runs on alone at the end.
     let path = root.join("target").join(TIMES);
     let mut times = read_times(&fs::read_to_string(&path).unwrap_or_default());
-    let took = |binary: &Binary| times.get(&binary.label()).map_or(0, |taken| taken.millis);
+    let took = |binary: &Binary| times.get(&binary.label()).copied().unwrap_or_default();
     binaries
         .sort_by_key(|binary| (!binary.is_heavy(), Reverse(took(binary)), !binary.is_slow(), binary.kind != "test"));
-    let with_load = |binary: Binary| (binary.busy_cores(times.get(&binary.label()).copied()), binary);
-    let (failed, taken) = run_all(Waiting::new(binaries.into_iter().map(with_load)), length);
+    let (failed, taken) = run_all(binaries, length);
     times.extend(taken);
     let (failed, unsteady) = repeat_alone(failed);
     if let Err(error) = fs::write(&path, written_times(&times)) {
@@ -173,8 +136,7 @@ fn repeat_alone(failed: Vec<Outcome>) -> (Vec<Outcome>, Vec<String>) {
         }
         let passes = |test: &&str| {
             println!("once more, alone: {test}");
-            let again = output(&outcome.binary, &["--include-ignored", "--exact", test]);
-            let (passed, output) = again.map(|(passed, output, _)| (passed, output)).unwrap_or_default();
+            let (passed, output) = output(&outcome.binary, &["--include-ignored", "--exact", test]).unwrap_or_default();
             if !passed {
                 print!("{output}");
             }
@@ -190,27 +152,19 @@ fn repeat_alone(failed: Vec<Outcome>) -> (Vec<Outcome>, Vec<String>) {
     (failed, unsteady)
 }
 
-/// Times of binaries, by their labels.
-type Times = BTreeMap<String, Taken>;
+/// Milliseconds by binary.
+type Times = BTreeMap<String, u64>;
 
 fn read_times(text: &str) -> Times {
     let line = |line: &str| {
-        let (millis, rest) = line.split_once(' ')?;
-        let millis = millis.parse().ok()?;
-        // A line of an earlier version has no second number.
-        let busy = rest.split_once(' ').and_then(|(busy, label)| Some((busy.parse().ok()?, label)));
-        let (busy_millis, label) = busy.map_or((None, rest), |(busy, label)| (Some(busy), label));
-        Some((label.to_owned(), Taken { millis, busy_millis }))
+        let (millis, label) = line.split_once(' ')?;
+        Some((label.to_owned(), millis.parse().ok()?))
     };
     text.lines().filter_map(line).collect()
 }
 
 fn written_times(times: &Times) -> String {
-    let line = |(label, taken): (&String, &Taken)| {
-        let busy = taken.busy_millis.map(|busy| format!("{busy} ")).unwrap_or_default();
-        format!("{} {busy}{label}\n", taken.millis)
-    };
-    times.iter().map(line).collect()
+    times.iter().map(|(label, millis)| format!("{millis} {label}\n")).collect()
 }
 
 /// Builds all tests of the workspace. `None` where that failed; cargo has said why.
@@ -255,77 +209,42 @@ fn built(line: &str) -> Option<Binary> {
     })
 }
 
-/// What waits to be run, in order, and what runs.
+/// What waits to be run, in order.
 struct Waiting {
-    /// With the cores that each keeps busy.
-    binaries: VecDeque<(f64, Binary)>,
-    running: usize,
-    busy_cores: f64,
+    binaries: VecDeque<Binary>,
     is_heavy_running: bool,
 }
 
 impl Waiting {
-    fn new(binaries: impl IntoIterator<Item = (f64, Binary)>) -> Waiting {
-        let binaries = binaries.into_iter().collect();
-        Waiting { binaries, running: 0, busy_cores: 0.0, is_heavy_running: false }
-    }
-
     /// The next one that may run now. A heavy one waits for the one that runs, unless there is nothing else left.
-    fn next(&mut self) -> Option<(f64, Binary)> {
-        let is_free = |binary: &Binary| !(self.is_heavy_running && binary.is_heavy());
-        let fits = |load: f64| self.busy_cores + load <= BUSY_CORES_MAX;
-        let index = match self.running {
-            ..BINARIES_AT_ONCE => self.binaries.iter().position(|(_, binary)| is_free(binary)).unwrap_or(0),
-            BINARIES_AT_ONCE..BINARIES_AT_ONCE_MAX => {
-                self.binaries.iter().position(|(load, each)| is_free(each) && fits(*load))?
-            }
-            _ => return None,
-        };
-        let (load, binary) = self.binaries.remove(index)?;
-        self.running += 1;
-        self.busy_cores += load;
+    fn next(&mut self) -> Option<Binary> {
+        let may_run = |binary: &Binary| !(self.is_heavy_running && binary.is_heavy());
+        let index = self.binaries.iter().position(may_run).unwrap_or(0);
+        let binary = self.binaries.remove(index)?;
         self.is_heavy_running |= binary.is_heavy();
-        Some((load, binary))
-    }
-
-    fn ended(&mut self, load: f64, is_heavy: bool) {
-        self.running -= 1;
-        self.busy_cores -= load;
-        self.is_heavy_running &= !is_heavy;
+        Some(binary)
     }
 }
 
 /// Runs them all and returns those that failed, in the order in which they ended, and what each took.
-fn run_all(waiting: Waiting, length: Length) -> (Vec<Outcome>, Times) {
-    let (waiting, one_ended) = (Mutex::new(waiting), Condvar::new());
+fn run_all(binaries: Vec<Binary>, length: Length) -> (Vec<Outcome>, Times) {
+    let waiting = Mutex::new(Waiting { binaries: binaries.into(), is_heavy_running: false });
     let waiting = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let ended = Mutex::new((Vec::new(), Times::new()));
     // The lock is not held while one runs.
-    let next = || {
-        let is_early = |waiting: &mut Waiting| !waiting.binaries.is_empty() && waiting.running > 0;
-        let mut waiting = waiting();
-        loop {
-            match waiting.next() {
-                None if is_early(&mut waiting) => {
-                    waiting = one_ended.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                }
-                next => return next,
-            }
-        }
-    };
+    let next = || waiting().next();
     thread::scope(|scope| {
-        for _ in 0..BINARIES_AT_ONCE_MAX {
+        for _ in 0..BINARIES_AT_ONCE {
             scope.spawn(|| {
-                while let Some((load, binary)) = next() {
+                while let Some(binary) = next() {
                     let is_heavy = binary.is_heavy();
                     let outcome = run_one(binary, length);
-                    waiting().ended(load, is_heavy);
-                    one_ended.notify_all();
+                    waiting().is_heavy_running &= !is_heavy;
                     // Held while it is shown, so that no two outputs mix.
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                     let (failed, times) = &mut *ended;
                     show(&outcome);
-                    times.insert(outcome.binary.label(), outcome.taken);
+                    times.insert(outcome.binary.label(), outcome.time.as_millis() as u64);
                     if !outcome.passed {
                         failed.push(outcome);
                     }
@@ -339,25 +258,21 @@ fn run_all(waiting: Waiting, length: Length) -> (Vec<Outcome>, Times) {
 fn run_one(binary: Binary, length: Length) -> Outcome {
     let start = Instant::now();
     let arguments: &[&str] = if length == Length::Long { &["--include-ignored"] } else { &[] };
-    let (passed, output, busy) = match output(&binary, arguments) {
+    let (passed, output) = match output(&binary, arguments) {
         Ok(result) => result,
-        Err(error) => (false, format!("{} cannot be run: {error}\n", binary.executable.display()), None),
+        Err(error) => (false, format!("{} cannot be run: {error}\n", binary.executable.display())),
     };
-    let busy_millis = busy.map(|busy| busy.as_millis() as u64);
-    Outcome { binary, passed, output, taken: Taken { millis: start.elapsed().as_millis() as u64, busy_millis } }
+    Outcome { binary, passed, output, time: start.elapsed() }
 }
 
-/// Whether all of its tests passed, what they printed on both outputs in the order in which it was printed, and the
-/// time of cores that they took.
-fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String, Option<Duration>)> {
+/// Whether all of its tests passed, and what they printed on both outputs in the order in which it was printed.
+fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String)> {
     // A file and not a pipe: a process that outlives its test must not be waited for.
     let path = binary.executable.with_extension("output");
     let file = File::create(&path)?;
     let mut command = Command::new(&binary.executable);
     command.args(arguments).current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
-    let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
-    let busy = busy_until_its_end(child.id());
-    let status = child.wait();
+    let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
     let output = fs::read(&path);
     let _ = fs::remove_file(&path);
     let (status, output) = (status?, output?);
@@ -365,31 +280,11 @@ fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String, Opti
     if status.code().is_none() {
         let _ = writeln!(output, "it ended by {status}");
     }
-    Ok((status.success(), output, busy))
-}
-
-/// Waits for a child's end, which leaves its accounts behind until it is waited for. `None`: the kernel shows none.
-fn busy_until_its_end(pid: u32) -> Option<Duration> {
-    loop {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, busy) = state_and_busy(&stat)?;
-        if state == 'Z' {
-            return Some(busy);
-        }
-        thread::sleep(LOOK_INTERVAL);
-    }
-}
-
-/// State of a process, and the time of cores that it and the children it waited for took (proc_pid_stat(5)).
-fn state_and_busy(stat: &str) -> Option<(char, Duration)> {
-    // The name before may have blanks and brackets in it.
-    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-    let ticks: u64 = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
-    Some((fields[0].chars().next()?, Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)))
+    Ok((status.success(), output))
 }
 
 fn show(outcome: &Outcome) {
-    let Outcome { binary, passed, output, taken } = outcome;
+    let Outcome { binary, passed, output, time } = outcome;
     if !passed {
         print!("{output}");
     }
@@ -397,9 +292,7 @@ fn show(outcome: &Outcome) {
     // "ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 3.01s"
     let counts = result.map_or("no result", |result| result.split(" measured").next().unwrap_or(result));
     let counts = counts.rsplit_once("; ").map_or(counts, |(counts, _)| counts);
-    let seconds = |millis: u64| millis as f64 / 1000.0;
-    let busy = taken.busy_millis.map(|busy| format!(" ({:.1} s of a core)", seconds(busy))).unwrap_or_default();
-    println!("{:>7.1} s  {}: {counts}{busy}", seconds(taken.millis), binary.label());
+    println!("{:>7.1} s  {}: {counts}", time.as_secs_f64(), binary.label());
 }
 
 /// A line for each failed test with the command that runs it alone. Empty if nothing failed.
@@ -447,52 +340,24 @@ mod tests {
             name: "limits".to_owned(),
             executable: PathBuf::from("/p/target/debug/deps/limits-1"),
         };
-        Outcome { binary, passed: false, output: output.to_owned(), taken: Taken::default() }
+        Outcome { binary, passed: false, output: output.to_owned(), time: Duration::ZERO }
     }
 
     #[test]
     fn heavy_binaries_run_one_after_the_other_beside_others() {
         let named = |name: &str| Binary { name: name.to_owned(), ..outcome("test", "").binary };
-        let binaries = ["cluster_a", "cluster_b", "limits", "cluster_c"].map(|name| (1.0, named(name)));
-        let mut waiting = Waiting::new(binaries);
-        let mut next = |ended: Option<bool>| {
-            ended.into_iter().for_each(|is_heavy| waiting.ended(1.0, is_heavy));
-            waiting.next().map(|(_, binary)| binary.name)
+        let binaries = ["cluster_a", "cluster_b", "limits", "cluster_c"].map(named).into();
+        let mut waiting = Waiting { binaries, is_heavy_running: false };
+        let mut next = |has_ended: bool| {
+            waiting.is_heavy_running &= !has_ended;
+            waiting.next().map(|binary| binary.name)
         };
-        assert_eq!(next(None).as_deref(), Some("cluster_a"));
-        assert_eq!(next(None).as_deref(), Some("limits"));
-        assert_eq!(next(Some(true)).as_deref(), Some("cluster_b"));
+        assert_eq!(next(false).as_deref(), Some("cluster_a"));
+        assert_eq!(next(false).as_deref(), Some("limits"));
+        assert_eq!(next(true).as_deref(), Some("cluster_b"));
         // Nothing else is left, and nobody waits for nothing.
-        assert_eq!(next(Some(false)).as_deref(), Some("cluster_c"));
-        assert_eq!(next(Some(true)), None);
-    }
-
-    #[test]
-    fn a_third_one_runs_where_the_three_leave_cores_to_spare() {
-        let named = |(load, name): (f64, &str)| (load, Binary { name: name.to_owned(), ..outcome("test", "").binary });
-        let binaries = [(0.7, "cluster_a"), (0.4, "b"), (0.2, "cluster_c"), (0.5, "d"), (0.4, "e"), (0.1, "f")];
-        let mut waiting = Waiting::new(binaries.map(named));
-        let next = |waiting: &mut Waiting| waiting.next().map(|(_, binary)| binary.name);
-        assert_eq!([(); 2].map(|()| next(&mut waiting).unwrap()), ["cluster_a", "b"]);
-        // Neither is a second heavy one the third, nor one that would keep the cores busy.
-        assert_eq!(next(&mut waiting).as_deref(), Some("e"));
-        assert_eq!(next(&mut waiting), None, "three run");
-        waiting.ended(0.7, true);
-        assert_eq!(next(&mut waiting).as_deref(), Some("cluster_c"));
-        waiting.ended(0.4, false);
-        waiting.ended(0.4, false);
-        // One that runs alone is joined by whatever is next.
-        assert_eq!([(); 2].map(|()| next(&mut waiting).unwrap()), ["d", "f"]);
-    }
-
-    #[test]
-    fn how_busy_a_binary_keeps_the_cores_is_known_from_its_last_run_and_guessed_before() {
-        let story = outcome("test", "").binary;
-        let taken = |busy_millis| Some(Taken { millis: 2000, busy_millis });
-        assert_eq!(story.busy_cores(taken(Some(3000))), 1.5);
-        assert_eq!(story.busy_cores(taken(None)), BUSY_CORES_OF_STORIES);
-        assert_eq!(story.busy_cores(None), BUSY_CORES_OF_STORIES);
-        assert_eq!(outcome("lib", "").binary.busy_cores(None), BUSY_CORES_OF_UNITS);
+        assert_eq!(next(false).as_deref(), Some("cluster_c"));
+        assert_eq!(next(true), None);
     }
 
     #[test]
@@ -507,31 +372,10 @@ mod tests {
 
     #[test]
     fn times_are_found_again() {
-        let taken = |millis, busy_millis| Taken { millis, busy_millis };
-        let times = Times::from([
-            ("propylon-e2e test limits".to_owned(), taken(1200, Some(340))),
-            ("propylon-proxy lib propylon".to_owned(), taken(7, None)),
-        ]);
+        let times =
+            Times::from([("propylon-e2e test limits".to_owned(), 1200), ("propylon-proxy lib propylon".to_owned(), 7)]);
         assert_eq!(read_times(&written_times(&times)), times);
         assert_eq!(read_times("no number\n12\n"), Times::new());
-    }
-
-    #[test]
-    fn a_processs_accounts_are_read_with_its_childrens() {
-        let stat = "7 (a) Z (b)) Z 1 7 7 0 -1 4228612 1 2 3 4 10 20 30 40 30 10 1 0 5 0 0";
-        assert_eq!(state_and_busy(stat), Some(('Z', Duration::from_secs(1))));
-        assert_eq!(state_and_busy("7 (a) Z 1"), None);
-        assert_eq!(state_and_busy(""), None);
-    }
-
-    #[test]
-    fn a_binarys_processor_time_is_known_at_its_end() {
-        let mut story = story("test", "busy", &[]);
-        let script = "#!/bin/sh\nsh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done'\n";
-        fs::write(&story.binary.executable, script).expect("a file");
-        let (passed, _, busy) = output(&story.binary, &[]).expect("it runs");
-        assert!(passed && busy.is_some_and(|busy| busy > Duration::ZERO), "{busy:?}");
-        fs::remove_file(std::mem::take(&mut story.binary.executable)).expect("it is there");
     }
 
     #[test]
