@@ -60,7 +60,7 @@ mod tests {
     /// Extent of a route with these lines: p, r and b for what is true.
     fn extent(lines: &str) -> String {
         let text = format!(
-            "[listener.web]\nbind = '[::]:1'\n[backend.app]\nservers = ['a:1']\n[backend.b]\nservers = ['b:1']\n[[route]]\n{lines}\n"
+            "[listener.web]\nbind = '[::]:1'\n[backend.app]\nservers = ['a:1']\n[backend.b]\nservers = ['b:1']\n[backend.h2]\nservers = ['c:1']\nprotocol = 'h2'\n[[route]]\n{lines}\n"
         );
         let source = Source { name: "a.toml".into(), base: "".into(), text };
         let config: Config = propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}")).0;
@@ -81,15 +81,15 @@ mod tests {
             ("backend = 'app'\ncors = { origins = ['https://a.test'] }", "pr"),
             ("backend = 'app'\nerror_format = 'json'", "pr"),
             ("backend = 'app'\ncompress = {}", "prb"),
-            ("backend = 'app'\nthrottle = { download = '1MB/s' }", "prb"),
-            ("backend = 'app'\nbuffer = { response = {} }", "prb"),
-            ("backend = 'app'\nbuffer = { request = {} }", ""),
+            ("backend = 'app'\nthrottle = { download = '1MB' }", "prb"),
+            ("backend = 'app'\nbuffer = { response = { disk = 0 } }", "prb"),
+            ("backend = 'app'\nbuffer = { request = { disk = 0 } }", ""),
             ("backend = 'app'\nmirror = [{ backend = 'b', percent = 1 }]", ""),
-            ("backend = 'app'\ngrpc_web = true", "rb"),
+            ("backend = 'h2'\ngrpc_web = true", "rb"),
             ("backend = 'app'\nfallback = 'b'", ""),
             ("backend = [{ name = 'app', weight = 1 }, { name = 'b', weight = 1 }]", "r"),
-            ("backend = 'app'\nauth = { basic = { users = 'users' } }", ""),
-            ("respond = 200", ""),
+            ("backend = 'app'\nauth = { basic = { file = 'users' } }", ""),
+            ("respond = { status = 200 }", ""),
         ] {
             assert_eq!(extent(lines), wanted, "{lines}");
         }
