@@ -49,7 +49,7 @@ pub fn take_promptly(
     }
 }
 
-/// Serves a request whose route has steps. `route` is its index.
+/// Serves a request whose route has steps. `route` is its index. [`end`] comes behind the request.
 pub async fn take(
     client: &mut ClientSide<'_>,
     request: &mut Request,
@@ -57,9 +57,7 @@ pub async fn take(
     route: usize,
 ) -> After {
     begin(client, request, snapshot, route);
-    let after = take_one_by_one(client, request, snapshot, route).await;
-    end(request);
-    after
+    take_one_by_one(client, request, snapshot, route).await
 }
 
 /// Notes the steps of a request's route, and the request as it is before any of them.
