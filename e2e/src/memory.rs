@@ -67,8 +67,11 @@ impl Pages {
             for (index, entry) in entries[..length].chunks_exact(ENTRY_BYTES).enumerate() {
                 let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
                 let address = start + index as u64 * PAGE_BYTES;
+                if entry & PRESENT == 0 {
+                    continue;
+                }
                 let mut page = vec![0; PAGE_BYTES as usize].into_boxed_slice();
-                if entry & PRESENT != 0 && memory.read_exact_at(&mut page, address).is_ok() {
+                if memory.read_exact_at(&mut page, address).is_ok() {
                     pages.insert(address, page);
                 }
             }
