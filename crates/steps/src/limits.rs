@@ -89,6 +89,8 @@ pub struct Limiter {
     config: Limit,
     counter: Arc<Counter>,
     lists: Arc<Lists>,
+    /// Whether some are exempt or denied.
+    has_lists: bool,
     /// Name in answers, as a string of structured fields (RFC 9651 §3.3.3).
     name: String,
 }
@@ -219,7 +221,11 @@ impl Limiter {
     pub fn new(index: usize, place: usize, config: &Limit, (counter, lists): (&Arc<Counter>, &Arc<Lists>)) -> Limiter {
         // Names are letters and digits: nothing has to be escaped.
         let name = config.name.clone().unwrap_or_else(|| format!("limit-{}", place + 1));
-        Limiter { index, config: config.clone(), counter: Arc::clone(counter), lists: Arc::clone(lists), name }
+        let has_lists = [(&config.deny, &lists.deny), (&config.exempt, &lists.exempt)]
+            .iter()
+            .any(|(networks, list)| !networks.is_empty() || !list.is_empty());
+        let (counter, lists) = (Arc::clone(counter), Arc::clone(lists));
+        Limiter { index, config: config.clone(), counter, lists, has_lists, name }
     }
 
     fn ask(
@@ -229,11 +235,13 @@ impl Limiter {
         held: &mut Held,
         note: &mut impl FnMut(usize, Event),
     ) -> Result<Event, Refusal> {
-        if self.is_listed(&self.config.deny, &self.lists.deny, asked) || self.is_any_denied(asked) {
-            return Err(Refusal::Denied);
-        }
-        if self.is_listed(&self.config.exempt, &self.lists.exempt, asked) {
-            return Ok(Event::Exempt);
+        if self.has_lists {
+            if self.is_listed(&self.config.deny, &self.lists.deny, asked) || self.is_any_denied(asked) {
+                return Err(Refusal::Denied);
+            }
+            if self.is_listed(&self.config.exempt, &self.lists.exempt, asked) {
+                return Ok(Event::Exempt);
+            }
         }
         let key = self.key(asked);
         match &self.counter.table {
@@ -335,24 +343,23 @@ pub(crate) fn key_of(parts: &[LimitKey], prefixes: (u8, u8), asked: &Asked<'_>, 
         IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
     };
     for part in parts {
-        let mut scratch = [0; HOST_BYTES_MAX];
         match part {
             LimitKey::Source => source(&mut hasher),
             // One key for all who send several: each number of lines would be another.
             LimitKey::Header(name) if has_several(asked, name) => hasher.write_usize(usize::MAX - 1),
-            part => match value(part, asked, &mut scratch) {
+            part => {
+                let mut scratch = [0; HOST_BYTES_MAX];
                 // With their lengths, so that no two lists of values are one text.
-                Some(value) => {
+                if let Some(value) = value(part, asked, &mut scratch) {
                     hasher.write_usize(value.len());
                     hasher.write(&value);
+                    continue;
                 }
-                None => {
-                    hasher.write_usize(usize::MAX);
-                    if *part == LimitKey::User {
-                        source(&mut hasher);
-                    }
+                hasher.write_usize(usize::MAX);
+                if *part == LimitKey::User {
+                    source(&mut hasher);
                 }
-            },
+            }
         }
     }
     hasher.finish()

@@ -90,6 +90,11 @@ impl List {
         hasher.finish()
     }
 
+    /// Whether nobody is on it.
+    pub fn is_empty(&self) -> bool {
+        self.four.0.is_empty() && self.six.0.is_empty() && self.values.is_empty()
+    }
+
     /// Whether there is anything but networks.
     pub fn has_values(&self) -> bool {
         !self.values.is_empty()
