@@ -54,6 +54,16 @@ fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, TextProbl
     }
 }
 
+/// The first address of the network that an address is in. A prefix that is longer than an address is all of it.
+#[must_use]
+pub fn first_of_network(address: IpAddr, prefix: u8) -> IpAddr {
+    let rest = |width: u32| width.saturating_sub(u32::from(prefix));
+    match address {
+        IpAddr::V4(own) => Ipv4Addr::from_bits(own.to_bits() & u32::MAX.checked_shl(rest(32)).unwrap_or(0)).into(),
+        IpAddr::V6(own) => Ipv6Addr::from_bits(own.to_bits() & u128::MAX.checked_shl(rest(128)).unwrap_or(0)).into(),
+    }
+}
+
 /// Addresses: `10.0.0.0/8`, `fd00::/8`, or a single one, `192.0.2.7`.
 pub(crate) fn network(text: &str) -> Result<Network, TextProblem> {
     const FIX: &str = "write it as in \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
@@ -73,14 +83,7 @@ pub(crate) fn network(text: &str) -> Result<Network, TextProblem> {
         Some(_) => return Err((what(), FIX.into())),
     };
     let network = Network { address, prefix };
-    let first: IpAddr = match address {
-        IpAddr::V4(own) => {
-            Ipv4Addr::from_bits(own.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)).into()
-        }
-        IpAddr::V6(own) => {
-            Ipv6Addr::from_bits(own.to_bits() & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)).into()
-        }
-    };
+    let first = first_of_network(address, prefix);
     if first != address {
         let what = format!("\"{}\" has bits set behind its first {prefix}", shown(text));
         return Err((

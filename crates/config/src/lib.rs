@@ -51,6 +51,7 @@ mod walk;
 mod withheld;
 mod wording;
 
+pub use address::first_of_network;
 pub use format::format;
 pub use log_line::log_line;
 pub use model::*;

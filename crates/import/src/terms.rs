@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use crate::patterns::{between, ending};
 use crate::plan::{Path, path_text};
 
+/// Condition that something is there, whatever it is.
+pub const PRESENT: &str = "{ present = true }";
+
 /// Requests that a condition asks for; alternatives of it are several of these.
 #[derive(Clone, Debug, Default)]
 pub struct Term {
@@ -50,7 +53,6 @@ impl Term {
     /// The same for a rule that keeps requests out; whether it is for more then. Of several cookies or parameters of
     /// one name a route asks the first, and haproxy each of them: so these are kept out whatever they are.
     pub fn closed(mut self) -> (Term, bool) {
-        const PRESENT: &str = "{ present = true }";
         let all = self.conditions.iter_mut().filter(|((kind, _), _)| ["cookie", "query"].contains(&kind.as_str()));
         let is_wider = all.fold(false, |is_wider, (_, value)| {
             let is_more = *value != PRESENT;

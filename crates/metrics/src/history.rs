@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::Store;
+use crate::{Store, quantile};
 
 /// Seconds, and minutes, that are kept.
 pub const SECONDS_KEPT: usize = 300;
@@ -197,9 +197,9 @@ impl History {
             Source::Rate(_) | Source::GivenRate(_) => f64::NAN,
             Source::Quantile(metric, share) => {
                 let before = |bucket: usize| from.counts[at].get(bucket).copied().unwrap_or(0);
-                let counts: Vec<u64> =
-                    to.counts[at].iter().enumerate().map(|(at, count)| count.saturating_sub(before(at))).collect();
-                quantile(share, &counts, &store.family_bounds(metric)).unwrap_or(f64::NAN)
+                let counts = to.counts[at].iter().enumerate();
+                let counts = counts.map(|(at, count)| count.saturating_sub(before(at)) as f64);
+                quantile(share, counts, &store.family_bounds(metric)).unwrap_or(f64::NAN)
             }
         };
         self.table.iter().enumerate().map(value).map(|value| value as f32).collect()
@@ -311,23 +311,6 @@ fn rounded(value: f32) -> Value {
     let scale = 10f64.powf(3.0 - value.abs().log10().floor());
     let near = (value * scale).round() / scale;
     if near.fract() == 0.0 && near.abs() < 1e15 { json!(near as i64) } else { json!(near) }
-}
-
-/// Linear within its bucket, as Prometheus has it; the last bound where it is above all. `None`: nothing was seen.
-fn quantile(share: f64, counts: &[u64], bounds: &[f64]) -> Option<f64> {
-    let total: u64 = counts.iter().sum();
-    let wanted = share * total as f64;
-    let mut below = 0.0;
-    for (at, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let count = *count as f64;
-        if below + count >= wanted {
-            let Some(high) = bounds.get(at) else { return bounds.last().copied() };
-            let low = if at == 0 { 0.0 } else { bounds[at - 1] };
-            return Some(low + (high - low) * (wanted - below) / count);
-        }
-        below += count;
-    }
-    None
 }
 
 #[cfg(test)]
@@ -488,14 +471,6 @@ mod tests {
         assert_eq!(rig.history.seconds.len(), 9, "a second that is known already");
         look(&mut rig, BEGIN - 100);
         assert_eq!(rig.history.seconds.len(), 0);
-    }
-
-    #[test]
-    fn quantiles_are_linear_and_end_at_the_last_bound() {
-        assert_eq!(quantile(0.5, &[10, 0, 0], &[1.0, 2.0]), Some(0.5));
-        assert_eq!(quantile(0.5, &[5, 10, 0], &[1.0, 2.0]), Some(1.25));
-        assert_eq!(quantile(0.99, &[0, 0, 4], &[1.0, 2.0]), Some(2.0));
-        assert_eq!(quantile(0.5, &[0, 0, 0], &[1.0, 2.0]), None);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub mod history;
 mod json;
 mod open_metrics;
 mod prometheus;
+mod quantile;
 mod registry;
 mod store;
 
@@ -39,5 +40,6 @@ pub use account::{ACCOUNT_BOUNDS, ACCOUNT_CLASSES, Account, AccountFamilies, Ent
 pub use growing::Growing;
 pub use open_metrics::by_accept;
 pub use prometheus::{counter_text, gauge_text};
+pub use quantile::quantile;
 pub use registry::{Counter, Gauge, Group, Histogram, Registry};
 pub use store::{Column, Distribution, Store};

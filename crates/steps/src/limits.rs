@@ -7,10 +7,10 @@ mod lists;
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use propylon_config::{Amount, Limit, LimitKey, Rate};
+use propylon_config::{Amount, Limit, LimitKey, Rate, first_of_network};
 use propylon_http::h1::{HOST_BYTES_MAX, cookies};
 use propylon_policy::limits::{self as policy, CountTable, Place, RateTable, Taken};
 
@@ -367,16 +367,8 @@ pub(crate) fn key_of(parts: &[LimitKey], prefixes: (u8, u8), asked: &Asked<'_>, 
 
 /// The network that a source counts as.
 fn network(source: IpAddr, (ipv4_prefix, ipv6_prefix): (u8, u8)) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(ipv4_prefix)).unwrap_or(0);
-            Ipv4Addr::from_bits(address.to_bits() & mask).into()
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
-    }
+    let source = source.to_canonical();
+    first_of_network(source, if source.is_ipv4() { ipv4_prefix } else { ipv6_prefix })
 }
 
 /// Whether a request has several lines of a field.

@@ -183,6 +183,7 @@ const CRATES: &[CrateRules] = &[
             "cluster",
             "keyserver",
             "crypto",
+            "metrics",
             "sys",
             "config",
         ],

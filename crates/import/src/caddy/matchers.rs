@@ -1,12 +1,13 @@
 //! Matchers of Caddy.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use propylon_config::pattern;
+use propylon_config::{first_of_network, pattern};
 
 use super::Reader;
 use crate::plan::{CLOSED, Path, escaped, one_or_list, quoted};
+use crate::terms::PRESENT;
 use crate::words::Directive;
 
 /// Requests that a matcher asks for.
@@ -24,7 +25,6 @@ impl Matched {
 
     /// Asks that parameters of the query are there, whatever they are; whether that is more than was asked for.
     pub(super) fn ask_for_parameters(&mut self) -> bool {
-        const PRESENT: &str = "{ present = true }";
         let all = self.conditions.iter_mut().filter(|((kind, _), value)| kind == "query" && *value != PRESENT);
         all.map(|(_, value)| PRESENT.clone_into(value)).count() > 0
     }
@@ -244,17 +244,9 @@ fn parameters(words: &[String]) -> Result<Vec<Matched>, ()> {
 fn network(word: &str) -> String {
     let masked = || -> Option<String> {
         let (address, length) = word.split_once('/')?;
-        let length: u32 = length.parse().ok()?;
-        Some(match address.parse().ok()? {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32_u32.checked_sub(length)?).unwrap_or(0);
-                format!("{}/{length}", Ipv4Addr::from(u32::from(address) & mask))
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
-                format!("{}/{length}", Ipv6Addr::from(u128::from(address) & mask))
-            }
-        })
+        let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        (length <= width).then(|| format!("{}/{length}", first_of_network(address, length)))
     };
     masked().unwrap_or_else(|| word.to_owned())
 }

@@ -10,7 +10,7 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use crate::patterns::parse;
 use crate::plan::{Path, escaped, one_or_list, quoted};
-use crate::terms::Term;
+use crate::terms::{PRESENT, Term};
 
 /// Text in front of a value in a list, and behind it.
 const BEGIN: &str = "(?:^|,)[ \\t]*";
@@ -223,8 +223,6 @@ fn sni(term: Term) -> Option<Term> {
     };
     Some(Term { is_tls: Some(true), differs: term.differs, ..condition("tls", "server_name", value)? })
 }
-
-const PRESENT: &str = "{ present = true }";
 
 /// A pattern of one value in a list, whose ends are those of the value.
 fn of_values(pattern: &str) -> Option<String> {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
+use propylon_metrics::quantile;
 use serde_json::{Value, json};
 
 use super::admin_client::{Where, ask_json};
@@ -58,7 +59,7 @@ fn routes(arguments: &Arguments) -> Result<String, String> {
 /// Routes of the second look, each with what it did since the first as `now`.
 fn between(first: &Value, second: &Value) -> Vec<Value> {
     let seconds = (number(&second["uptime_seconds"]) - number(&first["uptime_seconds"])).max(1e-3);
-    let bounds: Vec<f64> = items(&second["bounds_seconds"]).map(number).chain([f64::INFINITY]).collect();
+    let bounds: Vec<f64> = items(&second["bounds_seconds"]).map(number).collect();
     let with_rates = |route: &Value| {
         let mut route = route.clone();
         let before = list(first).find(|before| before["route"] == route["route"]);
@@ -68,11 +69,6 @@ fn between(first: &Value, second: &Value) -> Vec<Value> {
             items(&route[key]).zip(before).map(|(now, before)| (number(now) - before).max(0.0)).collect()
         };
         let (classes, durations) = (change("requests_total"), change("requests"));
-        let below = bounds.iter().zip(&durations).scan(0.0, |below, (bound, count)| {
-            *below += count;
-            Some((*bound, *below))
-        });
-        let counts: Vec<(f64, f64)> = below.collect();
         let limits = items(&route["limits"]).zip(items(&before["limits"])).map(|(now, before)| {
             let refused = |limit: &Value| number(&limit["refused_total"]) + number(&limit["denied_total"]);
             (refused(now) - refused(before)).max(0.0)
@@ -82,8 +78,8 @@ fn between(first: &Value, second: &Value) -> Vec<Value> {
             "requests_per_second": classes.iter().sum::<f64>() / seconds,
             "failed_4xx_per_second": class(3),
             "failed_5xx_per_second": class(4),
-            "p50_seconds": top::quantile(&counts, 0.5),
-            "p99_seconds": top::quantile(&counts, 0.99),
+            "p50_seconds": quantile(0.5, durations.iter().copied(), &bounds),
+            "p99_seconds": quantile(0.99, durations.iter().copied(), &bounds),
             "refused_per_second": limits.sum::<f64>() / seconds,
         });
         route

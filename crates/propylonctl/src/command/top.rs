@@ -11,7 +11,7 @@ use propylon_config::AdminBind;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use super::admin_client::Where;
-pub use sample::{Condition, attention, quantile};
+pub use sample::{Condition, attention};
 use sample::{Figures, Sample};
 pub use screen::{duration, lasting};
 

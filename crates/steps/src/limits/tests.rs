@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use propylon_config::{Config, Source};
 use propylon_http::h1::{Limits, Parsed, RequestHead, parse_request};
 

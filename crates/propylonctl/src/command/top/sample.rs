@@ -7,6 +7,7 @@ mod value;
 use std::time::{Duration, Instant};
 
 use propylon_config::AdminBind;
+use propylon_metrics::quantile;
 use serde_json::{Value, json};
 
 use crate::command::admin_client::{AdminRequest, ask};
@@ -324,30 +325,11 @@ impl Change<'_> {
 
     /// Quantiles of the values between the two samples, interpolated within each bucket.
     fn quantiles(&self, now: &Value, before: &Value, wanted: [f64; 2]) -> [Option<f64>; 2] {
-        let mut below = 0.0;
-        let bounds = list(&self.after.status["bounds_seconds"]).map(number).chain([f64::INFINITY]);
-        let counts = bounds.zip(list(now)).enumerate().map(|(place, (bound, count))| {
-            below += (number(count) - number(&before[place])).max(0.0);
-            (bound, below)
-        });
-        let counts: Vec<(f64, f64)> = counts.collect();
-        wanted.map(|share| quantile(&counts, share))
+        let bounds: Vec<f64> = list(&self.after.status["bounds_seconds"]).map(number).collect();
+        let count = |(place, count)| (number(count) - number(&before[place])).max(0.0);
+        let counts: Vec<f64> = list(now).enumerate().map(count).collect();
+        wanted.map(|share| quantile(share, counts.iter().copied(), &bounds))
     }
-}
-
-/// `counts` are of what is not above each bound.
-pub fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
-    let all = counts.last()?.1;
-    if all <= 0.0 {
-        return None;
-    }
-    let place = counts.iter().position(|(_, count)| *count >= share * all)?;
-    let (bound, count) = counts[place];
-    let (low, below) = if place == 0 { (0.0, 0.0) } else { counts[place - 1] };
-    if !bound.is_finite() || count <= below {
-        return Some(low);
-    }
-    Some(low + (bound - low) * (share * all - below) / (count - below))
 }
 
 fn certificate(value: &Value, now: f64) -> Certificate {
@@ -433,12 +415,5 @@ pub mod tests {
         let (before, after) = (sample(old), sample(new));
         let change = Change { before: &before, after: &after, seconds: 1.0 };
         assert_eq!((change.rate(&json!(1), &json!(100)), change.rate(&json!(100), &json!(1))), (0.0, 99.0));
-    }
-
-    #[test]
-    fn nothing_answered_has_no_quantile() {
-        assert_eq!(quantile(&[(0.01, 0.0), (f64::INFINITY, 0.0)], 0.5), None);
-        assert_eq!(quantile(&[], 0.5), None);
-        assert_eq!(quantile(&[(0.01, 0.0), (f64::INFINITY, 4.0)], 0.5), Some(0.01));
     }
 }
