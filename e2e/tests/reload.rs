@@ -291,7 +291,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
     let bad = [
         ("monitor_path = 7", "", "`monitor_path`"),
         ("", "[[route]]\nhost = \"x.test\"\nbackend = \"ap\"", "did you mean \"app\"?"),
-        ("", "[log]\naccess = \"stderr\"", "needs a restart"),
+        ("", "[log]\naccess = \"stderr\"", "or restart the process"),
         ("", "[process.handshakes]\nper_source = 7", "propylon.toml:"),
     ];
     for (listener, rest, why) in bad {

@@ -75,8 +75,7 @@ impl MergedConfig {
                 true => not_to_be_shared(&path),
                 false => (
                     format!("`{path}` cannot change while the process runs: it is {before}"),
-                    "leave it out or say the same; to change it, change the file and restart: this needs a restart"
-                        .to_owned(),
+                    "leave it out or say the same; to change it, change the file and restart the process".to_owned(),
                 ),
             };
             Some(Problem::error(&self.source.name, Some(at), what, fix))

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Renewer;
-use propylon_config::{Problem, ServerAddress, Source};
+use propylon_config::{Problem, ServerAddress, Severity, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
@@ -736,7 +736,12 @@ fn log_done(done: &ChangeOutcome) {
 fn log_refused(refused: &Refused) {
     match refused {
         Refused::Problems(problems) => {
-            problems.iter().for_each(|problem| log::error!("{}", problem.unmarked()));
+            for problem in problems {
+                match problem.severity {
+                    Severity::Error => log::error!("{}", problem.unmarked()),
+                    Severity::Warning => log::warn!("{}", problem.unmarked()),
+                }
+            }
         }
         Refused::Forbidden(what, fix) => log::error!("{what}; {fix}"),
         Refused::Unknown(what) | Refused::Taken(what) | Refused::Unwritten(what) => log::error!("{what}"),

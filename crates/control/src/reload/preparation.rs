@@ -144,7 +144,7 @@ fn unchangeable(file: &Source, path: &str, key: &Differing<'_>) -> Problem {
     let (was, is_to_be) = (shown(key.before, "not set"), shown(key.after, "left out"));
     let what = format!("`{path}` cannot change while the process runs: {whose} is {was}, and is to be {is_to_be}");
     let at = propylon_config::locate(file, &key.path);
-    Problem::error(&file.name, at, what, "put it back, or restart: this needs a restart")
+    Problem::error(&file.name, at, what, "put it back, or restart the process")
 }
 
 /// Changes that the configuration's text does not show: certificates or files with new content.
@@ -211,7 +211,7 @@ mod tests {
         let problems = for_life(&merged, &before, &effective::config(&merged.config));
         let told: Vec<String> = problems.iter().map(|problem| problem.unmarked().to_string()).collect();
         let expected = "own.toml:2:1: `cluster` cannot change while the process runs: `cluster.name` is \"edge\", and is \
-                        to be \"other\"; put it back, or restart: this needs a restart";
+                        to be \"other\"; put it back, or restart the process";
         assert_eq!(told, [expected]);
         let without = Source {
             text: text("x").split_once("[listener").map(|(_, rest)| format!("[listener{rest}")).unwrap(),

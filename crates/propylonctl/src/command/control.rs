@@ -245,7 +245,9 @@ pub fn change_text(change: &Value) -> String {
 }
 
 pub fn refused(status: u16, answer: &Value) -> String {
-    let problems: Vec<String> = list(&answer["problems"]).map(problem_text).collect();
+    // Warnings are no reasons.
+    let is_reason = |problem: &&Value| problem["severity"] != "warning";
+    let problems: Vec<String> = list(&answer["problems"]).filter(is_reason).map(problem_text).collect();
     if problems.is_empty() { format!("the engine answers {status}") } else { problems.join("\n") }
 }
 
@@ -360,7 +362,10 @@ mod tests {
     #[test]
     fn what_is_refused_is_told_with_its_place() {
         let placed = json!({ "file": "a.toml", "line": 3, "column": 5, "what": "w", "fix": "f" });
-        let answer = json!({ "problems": [placed, { "file": "request", "line": null, "what": "v", "fix": "g" }] });
+        let warning =
+            json!({ "file": "a.toml", "line": 1, "column": 1, "severity": "warning", "what": "x", "fix": "y" });
+        let error = json!({ "file": "request", "line": null, "severity": "error", "what": "v", "fix": "g" });
+        let answer = json!({ "problems": [warning, placed, error] });
         assert_eq!(refused(422, &answer), "a.toml:3:5: w; f\nv; g");
     }
 
