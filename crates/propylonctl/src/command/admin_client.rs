@@ -121,9 +121,17 @@ pub fn ask(admin: &AdminBind, ask: &AdminRequest<'_>) -> Result<(u16, String), S
 
 /// Reads JSON from the admin address, and tells what keeps it from that.
 pub fn ask_json(admin: &AdminBind, path: &str) -> Result<Value, String> {
+    let earlier = || Err(format!("the engine at {admin} is of an earlier version, which has no {path}"));
+    ask_json_or_none(admin, path)?.map_or_else(earlier, Ok)
+}
+
+/// As [`ask_json`], of what an engine need not have: none where it has not.
+pub fn ask_json_or_none(admin: &AdminBind, path: &str) -> Result<Option<Value>, String> {
     match ask(admin, &AdminRequest { method: "GET", path, fields: "", body: "", timeout: READ_TIMEOUT })? {
-        (200, body) => serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no engine")),
-        (404, _) => Err(format!("the engine at {admin} is of an earlier version, which has no {path}")),
+        (200, body) => {
+            serde_json::from_str(&body).map(Some).map_err(|_| format!("what answers at {admin} is no engine"))
+        }
+        (404, _) => Ok(None),
         (status, body) => Err(format!("{admin} answers {status}: {}", body.trim_end())),
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json};
+use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json, ask_json_or_none};
 use super::control::{ended, list};
 use super::status::{clock, event_line, number};
 use archive::Archive;
@@ -178,9 +178,8 @@ impl Parts {
         self.add("log.txt", events.map(|events| events.iter().map(log_line).collect()));
         self.add("metrics.txt", text_of(admin, "/metrics"));
         // An engine that is of no cluster has nothing to tell of one.
-        let cluster = AdminRequest { method: "GET", path: "/v1/cluster", fields: "", body: "", timeout: READ_TIMEOUT };
-        if !matches!(ask(admin, &cluster), Ok((404, _))) {
-            self.add("cluster.json", ask_json(admin, "/v1/cluster").map(pretty));
+        if let Some(cluster) = ask_json_or_none(admin, "/v1/cluster").transpose() {
+            self.add("cluster.json", cluster.map(pretty));
         }
     }
 
