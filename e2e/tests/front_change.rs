@@ -511,13 +511,13 @@ fn explain_shows_what_servers_and_clients_get() {
 #[test]
 fn fields_that_are_not_to_go_on_do_not_go_on_as_trailers() {
     let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Internal: head\r\n\r\n5\r\nhello\r\n0\r\n\
-                  x-internal: 10.0.0.1\r\nX-Set: theirs\r\nX-Kept: 1\r\n\r\n";
+                  x-internal: 10.0.0.1\r\nX-Set: theirs\r\nx-request-id: theirs\r\nX-Kept: 1\r\n\r\n";
     let server = Origin::always(answer);
     let inner = Engine::start(&simple(&[server.address()]));
     let changes = "response = { set = { X-Set = \"ours\" }, remove = [\"X-Internal\"] }";
     let engine = Engine::start(&format!(
-        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.first]\nservers = [\"{}\"]\n\
-         [backend.second]\nprotocol = \"h2\"\nservers = [\"{}\"]\n\
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nrequest_id = {{ return = true }}\n\
+         [backend.first]\nservers = [\"{}\"]\n[backend.second]\nprotocol = \"h2\"\nservers = [\"{}\"]\n\
          [[route]]\npath = \"/as-is\"\nbackend = \"first\"\nresponse = {{ add = {{ X-Set = \"ours\" }} }}\n\
          [[route]]\npath = \"/second\"\nbackend = \"second\"\n{changes}\n[[route]]\nbackend = \"first\"\n{changes}\n",
         server.address(),
@@ -539,6 +539,7 @@ fn fields_that_are_not_to_go_on_do_not_go_on_as_trailers() {
         let said = curl(&["--http2-prior-knowledge", "-i", "-H", "TE: trailers", &url]).ok().text();
         assert!(said.contains("hello") && said.contains("x-kept: 1") && said.contains("x-set: ours"), "{said}");
         assert!(!said.contains("x-internal") && !said.contains("theirs"), "{said}");
+        assert_eq!(said.matches("x-request-id: ").count(), 1, "{said}");
     }
     let response = client.ask("GET /as-is HTTP/1.1\r\nHost: a.test\r\nTE: trailers\r\n\r\n");
     assert_eq!(response.trailers.len(), 3, "{:?}", response.trailers);

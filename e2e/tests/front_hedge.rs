@@ -575,8 +575,36 @@ fn by_a_percentile_a_server_is_late_that_takes_longer_than_others_took_lately() 
     engine.reload();
     paced(&mut client, 25);
     holds("another percentile is known", || after("p75") > 0.0);
-    engine.rewrite(&config(servers, "", HEDGE));
+    // A percentile that comes back begins without the times of then. A backend beside it shows that it was looked at.
+    let [slow, swift] = servers;
+    let beside = |after: &str| {
+        format!(
+            "[backend.b]\nservers = [\"{swift}\", \"{slow}\"]\nbalance = \"first\"\n\
+             [[route]]\npath = \"/b\"\nbackend = \"b\"\nhedge = {{ after = \"{after}\" }}\n"
+        )
+    };
+    let known = |backend, percentile| {
+        engine.metric("propylon_hedge_after_seconds", &[("backend", backend), ("percentile", percentile)])
+    };
+    engine.rewrite(&(config(servers, "", HEDGE) + &beside("p75")));
     engine.reload();
-    holds("nothing is told of percentiles", || !engine.metrics().contains("propylon_hedge_after_seconds{"));
+    let told = || engine.metrics().contains("propylon_hedge_after_seconds{backend=\"a\"");
+    holds("nothing is told of percentiles", || !told());
+    (0..50).for_each(|_| assert_eq!(client.get("/b").text(), "quick"));
+    holds("it is looked at without", || known("b", "p75") > 0.0);
+    engine.rewrite(&(config(servers, "", "hedge = { after = \"p50\" }") + &beside("p50")));
+    engine.reload();
+    holds("it is looked at again", || known("b", "p50") > 0.0);
+    assert_eq!(known("a", "p50"), 0.0);
+    let (before, asked) = (made(), first.asked.load(Ordering::SeqCst));
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    first.is_asked(asked + 1);
+    thread::sleep(Duration::from_millis(300));
+    first.answer(SAYS_HELD);
+    assert_eq!((client.read_response().text(), made()), ("held".into(), before));
+    paced(&mut client, 25);
+    holds("the median is known anew", || known("a", "p50") > 0.0);
+    client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "quick");
     is_settled(&engine, 0.0);
 }

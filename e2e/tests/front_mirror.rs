@@ -617,6 +617,43 @@ fn a_body_of_an_announced_length_is_copied_though_its_stream_ends_behind_the_ans
 }
 
 #[test]
+fn a_place_is_asked_for_before_a_byte_of_a_body_is_copied() {
+    let own = Server::new("own");
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    let engine = Engine::start(
+        &[
+            // Places are counted by the worker.
+            "[process]\nworkers = 1\n",
+            LISTENERS,
+            &backend("own", &[own.origin.address()], ""),
+            &backend("silent", &[silent.address()], ""),
+            &route("/", "own", "\"silent\", in_flight = 1, body = \"1KiB\"", ""),
+        ]
+        .concat(),
+    );
+    let mut client = engine.client("plain");
+    let mut put = |length: usize| {
+        let chunks = in_chunks(&[&body(length)], "");
+        client.send([&b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"[..], &chunks].concat());
+        assert_eq!(client.read_response().text(), "own");
+        assert!(own.next().body == body(length));
+    };
+    // One that is too long shows when it is copied, for which it has a place.
+    put(1_025);
+    reaches(&engine, "silent", "not-copied", 1.0);
+    put(1_024);
+    holds("the only place is taken", || silent.received_text().contains("PUT /"));
+    // With none it is not looked at.
+    put(1_025);
+    put(1_024);
+    reaches(&engine, "silent", "too-many", 2.0);
+    assert_eq!(engine.metric("propylon_mirrored_requests_total", &[("reason", "not-copied")]), 1.0);
+}
+
+#[test]
 fn a_connection_that_a_mirror_has_closed_while_idle_blames_nobody() {
     let (own, connections) = (Server::new("own"), AtomicUsize::new(0));
     let shadow = Origin::scripted(move |peer| {

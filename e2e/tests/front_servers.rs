@@ -10,7 +10,7 @@ use std::time::Duration;
 use propylon_e2e::admin::{applied, server, with_state};
 use propylon_e2e::certificates::Certificates;
 use propylon_e2e::external::External;
-use propylon_e2e::frames::{DATA, END_HEADERS, Http2, request};
+use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, Http2, request};
 use propylon_e2e::program::{curl, finish, run, signal};
 use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, holds};
 use rustix::process::{Signal, geteuid};
@@ -474,6 +474,20 @@ fn a_server_of_http_1_0_is_asked_in_its_own_words_over_all_protocols() {
     let said = run(command, b"streamed", Duration::from_secs(20)).ok().text();
     assert!(said.starts_with("PUT /five HTTP/1.0\r\nHost: localhost:"), "{said}");
     assert!(said.ends_with("Content-Length: 8\r\nConnection: keep-alive\r\n\r\nstreamed"), "{said}");
+    // Trailers are left out there as well, whether they are here with the body or come later.
+    let mut http2 = Http2::start(&engine);
+    for (stream, is_later) in [(1, false), (3, true)] {
+        http2.headers(stream, 0, &request("POST", "/six"));
+        http2.send(DATA, 0, stream, b"framed");
+        if is_later {
+            engine.metrics();
+        }
+        http2.headers(stream, END_STREAM, &[("x-sum", "1")]);
+        let (head, body) = http2.response(stream);
+        let said = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(head.status(), Some(200), "{said}");
+        assert!(said.ends_with("Content-Length: 6\r\nConnection: keep-alive\r\n\r\nframed"), "{said}");
+    }
 }
 
 #[test]

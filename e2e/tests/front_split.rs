@@ -11,7 +11,7 @@ use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block,
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::wait::WAIT_MAX;
-use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, binaries, holds, http};
+use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, binaries, engine, holds, http};
 
 /// An origin that says its name.
 fn named(name: &'static str) -> Origin {
@@ -183,7 +183,7 @@ fn a_backend_of_a_list_gets_and_gives_fields_of_its_own_and_a_fallback_has_none_
     let rules = "request = { set = { X-Set = \"route\", X-Kept = \"route\" }, append = { X-Way = \"route\" }, add = { X-Server = \"{upstream.server}\" } }\n\
                  response = { set = { X-Said = \"route\" } }";
     let list = format!(
-        "backend = [{{ name = \"a\", {} }}, {{ name = \"b\" }}, {{ name = \"a\", request = {{ set = {{ X-Own = \"again\" }} }} }}]",
+        "backend = [{{ name = \"a\", {} }}, {{ name = \"b\" }}, {{ name = \"a\", request = {{ set = {{ X-Own = \"again\" }}, append = {{ X-Server = \"again\" }} }} }}]",
         changes("a")
     );
     let failing = format!(
@@ -207,6 +207,8 @@ fn a_backend_of_a_list_gets_and_gives_fields_of_its_own_and_a_fallback_has_none_
         assert_eq!(of("X-Way"), if is_a { "client, route, a" } else { "client, route" }, "{text}");
         assert_eq!((of("X-Kept").as_str(), of("X-Gone").is_empty()), ("route", is_a), "{text}");
         assert_eq!(of("X-Server").is_empty(), is_a, "{text}");
+        // What the route says of the server is where the list begins.
+        assert_eq!(of("X-Server") == format!("{}, again", a.address()), own == "again", "{text}");
         assert_eq!(said("X-Said"), if is_a { "a" } else { "route" }, "{head}");
         assert_eq!(said("Vary"), if is_a { "Origin, X-a" } else { "Origin" }, "{head}");
         assert_eq!(said("X-Powered-By").is_empty(), is_a, "{head}");
@@ -225,6 +227,67 @@ fn a_backend_of_a_list_gets_and_gives_fields_of_its_own_and_a_fallback_has_none_
     assert_eq!(response.status, 200);
     check("", &(response.text(), response.head.clone()));
     assert!(response.text().contains("X-Server: "), "{}", response.text());
+}
+
+#[test]
+fn trailers_of_bodies_that_are_held_go_on_unless_an_entry_changes_fields_of_requests() {
+    let origin = Origin::mirror();
+    let inner = Engine::start(&engine::simple(&[origin.address()]));
+    let backends =
+        [backend("first", &[origin.address()], ""), backend("second", &[inner.address("plain")], "protocol = \"h2\"")];
+    let route = |of: &str| {
+        let side = |name: &str| format!("{{ name = \"{name}\", {of} = {{ set = {{ X-Side = \"{name}\" }} }} }}");
+        format!(
+            "path = \"/{of}\"\nbackend = [{}, {}]\nbuffer = {{ request = {{ memory = \"1MiB\", disk = 0 }} }}\n",
+            side("first"),
+            side("second")
+        )
+    };
+    let routes = format!("{}[[route]]\n{}", route("request"), route("response"));
+    let engine = Engine::start(&format!("[process]\nworkers = 1\n{}", config(&backends, &routes)));
+    let mut client = engine.client("plain");
+    let (mut http2, mut stream) = (Http2::start(&engine), 1);
+    for of in ["request", "response"] {
+        let head = format!("POST /{of} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n");
+        let body = "5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n";
+        let mut seen = Vec::new();
+        for way in ["at once", "later", "frames"] {
+            for _ in 0..2 {
+                let (said, text) = if way == "frames" {
+                    http2.headers(stream, 0, &request("POST", &format!("/{of}")));
+                    http2.send(DATA, 0, stream, b"hello");
+                    http2.headers(stream, END_STREAM, &[("x-sum", "1")]);
+                    let answer = http2.response(stream).1;
+                    stream += 2;
+                    (None, String::from_utf8_lossy(&answer).to_ascii_lowercase())
+                } else {
+                    let pieces =
+                        if way == "later" { vec![head.clone(), body.into()] } else { vec![format!("{head}{body}")] };
+                    pieces.iter().for_each(|piece| client.send(piece));
+                    let response = client.read_response();
+                    (response.field("X-Side").map(str::to_owned), response.text().to_ascii_lowercase())
+                };
+                let told = |name: &str| http::values(&text, name).join(",");
+                assert!(text.contains("hello"), "{of} {way}: {text}");
+                if of == "request" {
+                    // A server that merges trailers into the head is not to be led by them.
+                    assert!(!text.contains("x-sum"), "{of} {way}: {text}");
+                    assert_eq!(
+                        (told("content-length"), told("transfer-encoding")),
+                        ("5".into(), String::new()),
+                        "{way}"
+                    );
+                    seen.push(told("x-side"));
+                } else {
+                    assert_eq!(told("transfer-encoding"), "chunked", "{of} {way}: {text}");
+                    assert!(text.ends_with("0\r\nx-sum: 1\r\n\r\n"), "{of} {way}: {text}");
+                    seen.extend(said);
+                }
+            }
+        }
+        let times = |name: &str| seen.iter().filter(|side| *side == name).count();
+        assert_eq!((times("first"), times("second")), if of == "request" { (3, 3) } else { (2, 2) }, "{seen:?}");
+    }
 }
 
 #[test]
@@ -486,6 +549,31 @@ fn statuses_that_a_route_names_are_asked_again_and_others_are_the_clients() {
             assert_eq!(engine.metric("propylon_server_outcomes_total", &failures), failed, "{statuses:?} {method}");
         }
     }
+}
+
+#[test]
+fn a_status_that_is_asked_again_is_no_stale_connection_and_is_paid_for() {
+    let (origin, asked) = failing(&[200, 503, 200, 429]);
+    // One repeat at the outset and none beside: what a stale connection costs is free.
+    let retries = "retries = { attempts = 1, budget = \"0%\", min_per_second = 1 }";
+    let route = "backend = \"a\"\nretries = { attempts = 1, on = [503, 429] }";
+    let backends = [backend("a", &[origin.address()], retries)];
+    let engine = Engine::start(&format!("[process]\nworkers = 1\n{}", config(&backends, route)));
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "200 at 0");
+    // On the connection that has served before; the repeat is on another, since what follows the status is not read.
+    assert_eq!(client.get("/").text(), "200 at 2");
+    assert_eq!((asked.load(Ordering::SeqCst), origin.connections()), (3, 2));
+    let count = |name: &str| engine.metric(name, &[("backend", "a")]);
+    assert_eq!((count("propylon_retries_total"), count("propylon_stale_retries_total")), (1.0, 0.0));
+    assert_eq!(count("propylon_server_stale_total"), 0.0);
+    engine.metric_reaches("propylon_server_outcomes_total", &[("backend", "a"), ("outcome", "failure")], 1.0);
+    // The next is paid by the same budget, which has nothing left unless a second has passed.
+    let text = client.get("/").text();
+    assert!(text == "429 at 3" || text == "200 at 4", "{text}");
+    let refused = count("propylon_retries_refused_total");
+    assert_eq!(count("propylon_retries_total") + refused, 2.0);
+    assert_eq!(count("propylon_server_stale_total"), 0.0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, request};
+use propylon_e2e::http::values;
 use propylon_e2e::{Client, Engine, Origin, holds};
 
 /// Bytes in a second of the stories' bodies, and how many each has.
@@ -311,4 +312,31 @@ fn bodies_of_one_key_share_its_pace_over_connections_workers_versions_and_a_relo
     });
     assert_eq!(tally.count.load(Ordering::SeqCst), 5 * EACH);
     assert_eq!(uploads.count.load(Ordering::SeqCst), 2 * EACH);
+}
+
+#[test]
+fn a_304_tells_the_length_of_the_body_that_its_client_has_unless_that_may_be_compressed() {
+    let origin = Origin::always("HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 4096\r\n\r\n");
+    let ways = [
+        ("/paced", "throttle = { download = \"1KiB\" }", Some("4096")),
+        ("/held", "buffer = { response = { memory = \"1MiB\", disk = 0 } }", Some("4096")),
+        ("/changed", "response = { set = { X-A = \"b\" } }", Some("4096")),
+        ("/coded", "throttle = { download = \"1KiB\" }\ncompress = true", None),
+    ];
+    let routes = ways.map(|(path, lines, _)| format!("[[route]]\npath = \"{path}\"\nbackend = \"app\"\n{lines}\n"));
+    let engine = Engine::start(&format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n{}",
+        origin.address(),
+        routes.concat()
+    ));
+    let (mut client, mut http2) = (engine.client("plain"), Http2::start(&engine));
+    for ((path, _, length), stream) in ways.into_iter().zip((1..).step_by(2)) {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nIf-None-Match: \"x\"\r\n\r\n"));
+        let head = client.read_head();
+        assert!(head.starts_with("HTTP/1.1 304 "), "{head}");
+        assert_eq!(values(&head, "Content-Length").first().copied(), length, "{path}: {head}");
+        http2.get(stream, path);
+        let head = http2.next_of(stream);
+        assert!(head.ends() && head.payload.windows(4).any(|some| some == b"4096") == length.is_some(), "{path}");
+    }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use propylon_e2e::engine::simple;
-use propylon_e2e::http::in_chunks;
+use propylon_e2e::http::{chunked, in_chunks, values};
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::{curl_within, run};
 use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, holds};
@@ -304,7 +304,7 @@ fn a_chunked_download_is_whole_however_it_is_cut() {
 fn a_chunked_upload_is_whole_however_it_is_cut_and_the_next_request_follows_it() {
     let origin = Origin::answering(|request| {
         let head = request.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + 4;
-        let body = propylon_e2e::http::chunked(&request[head..]).map_or(Vec::new(), |whole| whole.data);
+        let body = chunked(&request[head..]).map_or(Vec::new(), |whole| whole.data);
         [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat()
     });
     let engine = Engine::start(&simple(&[origin.address()]));
@@ -384,6 +384,43 @@ fn a_chunked_body_that_is_broken_off_or_malformed_is_never_taken_for_whole() {
         }
         engine.metric_reaches("propylon_server_faults_total", &[("reason", fault)], 3.0);
     }
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn fields_that_are_not_to_go_on_do_not_go_on_behind_chunks_that_went_through_a_pipe() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(head) = peer.read_head() {
+            peer.send(format!("HTTP/1.1 200 OK\r\n{CHUNKED}"));
+            let trailers = "X-Gone: 1\r\nx-set: theirs\r\nX-Request-Id: 2\r\n\
+                            access-control-allow-origin: *\r\nX-Kept: 3\r\n";
+            let body = in_chunks(&[&noise(20 * MIB)], trailers);
+            // Framing and trailers in one piece with the data, or in pieces of their own.
+            let cut = if head.starts_with(b"GET /cut") { 20 * MIB } else { body.len() };
+            peer.send(&body[..cut]);
+            body[cut..].chunks(7).for_each(|piece| peer.send(piece));
+        }
+    });
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 1\n[listener.plain]\nbind = \"127.0.0.1:0\"\nrequest_id = {{ return = true }}\n\
+         [backend.app]\nservers = [\"{}\"]\n[[route]]\nbackend = \"app\"\n\
+         cors = {{ origins = [\"https://shop.test\"] }}\n\
+         response = {{ set = {{ X-Set = \"ours\" }}, remove = [\"X-Gone\"] }}\n",
+        origin.address()
+    ));
+    let data = noise(20 * MIB);
+    for path in ["whole", "cut"] {
+        let mut client = engine.client("plain");
+        client.send(format!("GET /{path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+        engine.metric_reaches("propylon_splice_pipes", &[], 1.0);
+        let head = client.read_head();
+        assert_eq!(values(&head, "X-Set"), ["ours"], "{head}");
+        let (bytes, ending) = client.read_to_end();
+        let body = chunked(&bytes).expect("a whole body");
+        assert!(body.data == data, "{path}: {} bytes", body.data.len());
+        assert_eq!((body.trailers, ending), (vec!["X-Kept: 3".to_owned()], Ending::Clean), "{path}");
+    }
+    assert_eq!(origin.connections(), 1);
     engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
 }
 

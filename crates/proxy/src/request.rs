@@ -15,7 +15,7 @@ use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
 use propylon_steps::pace::Pace;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
-use propylon_steps::response::Asked;
+use propylon_steps::response::{Asked, kept_trailers};
 use propylon_steps::split::Split;
 use propylon_steps::{Changed, RequestChange, ResponseChange, Steps};
 
@@ -234,6 +234,12 @@ impl Request {
     /// Changes of a server's response: those of its side, which have the route's in them, or else the route's.
     pub fn response_change(&self) -> Option<&Rc<ResponseChange>> {
         response_change(self.steps.as_deref(), self.changed.as_deref())
+    }
+
+    /// Lines of its response's trailers, but for those that the head may not have.
+    pub fn kept_trailers(&self, listener: &Listener, lines: Vec<u8>) -> Vec<u8> {
+        let change = self.response_change().map(|change| &**change);
+        kept_trailers((listener, self.steps.as_deref()), change, lines)
     }
 
     /// Moves the head's bytes out of the inbox: its body comes next there. `waited`: they have not come all at once.

@@ -68,13 +68,20 @@ impl FieldSteps {
             let mut fixed = Vec::new();
             let is_fixed = write_made(line, &|_, _| false, &mut fixed);
             match steps.lines.last_mut() {
-                _ if line.value.contains(&Piece::Fact(Fact::UpstreamServer)) => steps.of_server.push(line.clone()),
+                _ if tells_server(line) => steps.of_server.push(line.clone()),
                 Some(Written::Fixed(lines)) if is_fixed => lines.extend_from_slice(&fixed),
                 _ if is_fixed => steps.lines.push(Written::Fixed(fixed)),
                 _ => steps.lines.push(Written::Made(line.clone())),
             }
         }
         steps
+    }
+
+    /// Takes the lists out that are made longer and have such a name, for another to write them.
+    pub(crate) fn take_lists(&mut self, is_taken: impl Fn(&str) -> bool) -> Vec<RequestHeader> {
+        let (taken, left) = std::mem::take(&mut self.append).into_iter().partition(|line| is_taken(&line.name));
+        self.append = left;
+        taken
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -88,9 +95,7 @@ impl FieldSteps {
 
     /// Lines without those that do not go on.
     pub(crate) fn without(&self, lines: &[u8]) -> Vec<u8> {
-        let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii().to_vec();
-        let is_kept = |line: &&[u8]| !self.withholds(&name(line));
-        lines.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
+        lines_without(lines, |name| self.withholds(name))
     }
 
     /// Writes lists that are made longer. `list` has the elements that are there.
@@ -121,6 +126,18 @@ impl FieldSteps {
             write_made(line, tell, out);
         }
     }
+}
+
+/// Whether a line has a fact about the server.
+pub(crate) fn tells_server(line: &RequestHeader) -> bool {
+    line.value.contains(&Piece::Fact(Fact::UpstreamServer))
+}
+
+/// Lines without those whose names are withheld.
+pub(crate) fn lines_without(lines: &[u8], is_withheld: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let name = |line: &[u8]| line.split(|byte| *byte == b':').next().unwrap_or_default().trim_ascii().to_vec();
+    let is_kept = |line: &&[u8]| !is_withheld(&name(line));
+    lines.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
 }
 
 /// Writes a line. One in which something is not known, or nothing is said, is left out whole; then false is returned.
@@ -428,11 +445,6 @@ impl ResponseChange {
         }
     }
 
-    /// Whether fields of servers do not go on as they came, by which their trailers are to be looked at.
-    pub fn withholds_fields(&self) -> bool {
-        !self.fields.withheld.is_empty()
-    }
-
     /// Lines of trailers without the fields that do not go on in a head either.
     pub fn kept_trailers(&self, lines: Vec<u8>) -> Vec<u8> {
         if lines.is_empty() { lines } else { self.fields.without(&lines) }
@@ -682,10 +694,7 @@ mod tests {
         let lines = "response = { set = { X-Set = 'a' }, append = { X-Also = 'b' }, add = { X-Add = 'c' }, remove = ['X-Gone'] }";
         let change = ResponseChange::of(&route(lines)).expect("changes");
         let trailers = b"x-gone: 1\r\nX-Set : 2\r\nX-Also: 3\r\nX-Add: 4\r\nX-Gone2: X-Gone: 5\r\n";
-        assert!(change.withholds_fields());
         assert_eq!(change.kept_trailers(trailers.to_vec()), b"X-Add: 4\r\nX-Gone2: X-Gone: 5\r\n");
-        let adds = ResponseChange::of(&route("response = { add = { X-Add = 'c' } }")).expect("changes");
-        assert!(!adds.withholds_fields());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use propylon_config::Listener;
 use propylon_http::h1::{RequestHead, ResponseHead, write_line};
 
 use crate::answers::Place;
+use crate::change::lines_without;
 use crate::{ResponseChange, Steps, cors};
 
 /// Fields of a response that go on with the page that takes its place: the client cannot do without them.
@@ -44,11 +45,8 @@ impl<'a> Asked<'a> {
 
     /// Withholds of a response, whose text this is, what lines of ours stand for.
     pub fn withhold_ours(&self, response: &mut ResponseHead, text: &[u8]) {
-        if self.steps.is_some_and(|steps| steps.cors.is_some()) {
-            response.fields.withhold(text, cors::FIELDS.into_iter());
-        }
-        if let Some(ids) = self.listener.request_id.as_ref().filter(|ids| ids.returned) {
-            response.fields.withhold(text, [ids.header.as_str()].into_iter());
+        if let Some((id, cors)) = names_of_ours(self.listener, self.steps) {
+            response.fields.withhold(text, id.into_iter().chain(cors.iter().copied()));
         }
     }
 
@@ -76,6 +74,33 @@ impl<'a> Asked<'a> {
         }
         is_replaced
     }
+}
+
+/// Names of the fields that are ours alone: of the ID, where clients are told it, and of pages of other origins.
+fn names_of_ours<'a>(
+    listener: &'a Listener,
+    steps: Option<&Steps>,
+) -> Option<(Option<&'a str>, &'static [&'static str])> {
+    let id = listener.request_id.as_ref().filter(|ids| ids.returned).map(|ids| ids.header.as_str());
+    let cors: &[&str] = if steps.is_some_and(|steps| steps.cors.is_some()) { &cors::FIELDS } else { &[] };
+    (id.is_some() || !cors.is_empty()).then_some((id, cors))
+}
+
+/// Lines of a server's trailers without those that its head may not have: what lines of ours stand for, and what
+/// `change` withholds.
+#[cold]
+pub fn kept_trailers(
+    (listener, steps): (&Listener, Option<&Steps>),
+    change: Option<&ResponseChange>,
+    lines: Vec<u8>,
+) -> Vec<u8> {
+    let lines = match change {
+        Some(change) => change.kept_trailers(lines),
+        None => lines,
+    };
+    let Some((id, cors)) = names_of_ours(listener, steps) else { return lines };
+    let is_ours = |name: &[u8]| id.iter().chain(cors).any(|ours| name.eq_ignore_ascii_case(ours.as_bytes()));
+    lines_without(&lines, is_ours)
 }
 
 /// Writes the lines of a response that go on with the page that takes its place.

@@ -2,16 +2,26 @@
 
 use std::rc::Rc;
 
-use propylon_config::{self as config, Forwarded, ResponseChanges, Route};
-use propylon_http::h1::{Fields, Name};
+use propylon_config::{self as config, Forwarded, RequestHeader, ResponseChanges, Route};
+use propylon_http::h1::{Fields, Name, write_line};
 
-use crate::change::{FieldSteps, ResponseChange, Tell, goes_on};
+use crate::change::{FieldSteps, ResponseChange, Tell, goes_on, tells_server, write_value};
 
 /// Changes of one side of a split.
 pub struct SideChange {
     request: FieldSteps,
+    /// Lists whose route tells of the server in them.
+    joined: Vec<Joined>,
     /// Changes of responses, the route's among them.
     pub response: Option<Rc<ResponseChange>>,
+}
+
+/// End of a list that is known with the server alone.
+struct Joined {
+    /// Lines of the route's, each of which says something of the server.
+    of_route: Vec<RequestHeader>,
+    /// Line of the side's, which comes behind them.
+    added: RequestHeader,
 }
 
 /// A request before the changes of its side, which another backend does not get.
@@ -30,7 +40,18 @@ impl SideChange {
         let fields = changes.fields.then(&side.response);
         let changes = ResponseChanges { fields, ..changes.clone() };
         let response = ResponseChange::new(&changes, route.steps.security_headers).map(Rc::new);
-        Some(Rc::new(SideChange { request: FieldSteps::of(&side.request), response }))
+        let mut request = FieldSteps::of(&side.request);
+        let of_route = &route.steps.request.fields;
+        let of_server: Vec<&RequestHeader> =
+            of_route.set.iter().chain(&of_route.add).filter(|line| tells_server(line)).collect();
+        let is_named = |line: &RequestHeader, name: &str| line.name.eq_ignore_ascii_case(name);
+        let lists = request.take_lists(|name| of_server.iter().any(|line| is_named(line, name)));
+        let join = |added: RequestHeader| {
+            let of_route = of_server.iter().filter(|line| is_named(line, &added.name)).map(|line| (*line).clone());
+            Joined { of_route: of_route.collect(), added }
+        };
+        let joined = lists.into_iter().map(join).collect();
+        Some(Rc::new(SideChange { request, joined, response }))
     }
 
     /// Whether fields of requests are changed: then trailers do not go on.
@@ -62,6 +83,13 @@ impl SideChange {
             list
         };
         self.request.write_lists(list, tell, &mut made);
+        for Joined { added, .. } in &self.joined {
+            // The beginning of the list, which goes on with a line of its own (RFC 9110 §5.3).
+            let begun = list(&added.name);
+            if !begun.is_empty() {
+                write_line(added.name.as_bytes(), &begun, &mut made);
+            }
+        }
         self.request.write_lines(tell, &mut made);
         made
     }
@@ -77,6 +105,19 @@ impl SideChange {
     /// Writes the lines with facts about the server that the request goes to.
     pub fn write_lines_of_server(&self, tell: &Tell<'_>, out: &mut Vec<u8>) {
         self.request.write_lines_of_server(|_| true, tell, out);
+        for Joined { of_route, added } in &self.joined {
+            let mut list = Vec::new();
+            for line in of_route.iter().chain([added]) {
+                let mut value = Vec::new();
+                if write_value(&line.value, tell, &mut value) && !value.is_empty() {
+                    list.extend_from_slice(if list.is_empty() { b"" } else { b", " });
+                    list.extend_from_slice(&value);
+                }
+            }
+            if !list.is_empty() {
+                write_line(added.name.as_bytes(), &list, out);
+            }
+        }
     }
 }
 
@@ -124,6 +165,39 @@ mod tests {
         let kept = head.fields.iter().filter(|field| field.forward && field.name.bytes(text).starts_with(b"X"));
         assert_eq!(kept.map(|field| field.name.bytes(text)).collect::<Vec<_>>(), [b"X-Stays"]);
         assert!(side.withholds("X-SET") && !side.withholds("X-Add") && side.changes_fields());
+    }
+
+    #[test]
+    fn a_list_has_what_its_route_says_of_the_server_and_what_its_side_adds() {
+        let side = "request = { append = { X-Way = 'side', X-Other = 'side' } }";
+        for (of_route, client, wanted) in [
+            ("set = { X-Way = 'at {upstream.server}' }", "", "X-Other: side\r\n|X-Way: at 10.0.0.1:80, side\r\n"),
+            (
+                "add = { x-way = '{upstream.server}' }",
+                "X-Way: client\r\nX-Way: again\r\n",
+                "X-Other: side\r\nX-Way: client, again\r\n|X-Way: 10.0.0.1:80, side\r\n",
+            ),
+            ("set = { X-Way = 'route' }", "X-Way: client\r\n", "X-Way: route, side\r\nX-Other: side\r\n|"),
+        ] {
+            let side = change(&route(side, &format!("request = {{ {of_route} }}")));
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{client}\r\n").into_bytes();
+            let mut head = RequestHead::default();
+            parse_request(&text, &Limits { head_bytes: 16_384, headers: 100 }, &mut head).unwrap();
+            // As the route has done with its own.
+            if of_route.starts_with("set") {
+                head.fields.withhold(&text, ["X-Way"].into_iter());
+            }
+            let lines = if of_route.contains("'route'") { &b"X-Way: route\r\n"[..] } else { b"" };
+            let mut made = side.lines((&head.fields, &text), lines, Forwarded::Replace, &|_, _| false);
+            made.push(b'|');
+            let tell = |_, out: &mut Vec<u8>| {
+                out.extend_from_slice(b"10.0.0.1:80");
+                true
+            };
+            side.write_lines_of_server(&tell, &mut made);
+            assert_eq!(String::from_utf8(made).unwrap(), wanted, "{of_route}");
+            assert!(side.withholds("x-way"), "the route's own line does not go on beside it");
+        }
     }
 
     #[test]

@@ -86,11 +86,12 @@ impl Stream {
         }
     }
 
-    /// Ready when all of the request's body has come, or as much as the client may send ahead; whether it is whole, and
-    /// without trailers.
+    /// Ready when all of the request's body has come, or as much as the client may send ahead; whether it is whole.
+    /// Trailers of one that is are dropped, for whoever can say its length and no more (RFC 9110 §6.5.1).
     pub fn poll_whole(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let window = self.upload.as_ref().map_or(0, |window| window.now as usize);
         ready!(self.link.link.poll_whole(self.id, window, context));
+        drop(self.take_trailers());
         Poll::Ready(self.link.link.whole_body(self.id).is_some())
     }
 

@@ -118,6 +118,15 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_asked_again_does_not_make_its_connection_a_stale_one() {
+        let asked_again = Attempt::new(Fault::RetriedStatus, Repeatable::Unanswered);
+        for (reused, fresh) in [(false, false), (true, false), (true, true)] {
+            let retry_state = RetryState { fresh, ..RetryState::default() };
+            assert_eq!(Cause::of(&asked_again, reused, &retry_state), Cause::Failure, "{reused} {fresh}");
+        }
+    }
+
+    #[test]
     fn attempts_that_were_cut_off_count_as_failures_after_so_many() {
         let cut_off = Attempt::new(Fault::Goaway, Repeatable::Unanswered);
         let mut retry_state = RetryState::default();

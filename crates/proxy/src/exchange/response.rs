@@ -63,6 +63,14 @@ pub fn amend_interim(client: &ClientSide<'_>, request: &mut Request, text: &[u8]
     asked.amend_interim(response, text);
 }
 
+/// Lines of a response's trailers that go on to the client: those of fields which the head may have as well.
+pub fn kept_trailers(client: &ClientSide<'_>, request: &Request, lines: Vec<u8>) -> Vec<u8> {
+    match lines.is_empty() || request.steps.is_none() {
+        true => lines,
+        false => request.kept_trailers(&listener_of(client, request), lines),
+    }
+}
+
 /// Changes the head of a server's response, whose text this is: lines of ours are in [`Request::lines`], and what they
 /// stand for does not go on. True: a page takes the response's place, and the lines are the client's cookies alone.
 pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, text: &[u8]) -> bool {

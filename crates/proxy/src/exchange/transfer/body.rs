@@ -224,8 +224,13 @@ pub struct Rechunked {
     pub chunks: usize,
 }
 
-/// Decodes chunks and writes them anew.
-pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<Rechunked, h1::Reject> {
+/// Decodes chunks and writes them anew, with those lines of the trailers that are kept.
+pub fn rechunk(
+    decoder: &mut Decoder,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    kept: impl FnOnce(Vec<u8>) -> Vec<u8>,
+) -> Result<Rechunked, h1::Reject> {
     let (mut at, mut chunks) = (0, 0);
     while at < bytes.len() {
         match decoder.next(&bytes[at..])? {
@@ -236,7 +241,7 @@ pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result
                 chunks += 1;
             }
             Event::End { consumed } => {
-                h1::write_last_chunk(decoder.trailers(), out);
+                h1::write_last_chunk(&kept(decoder.trailers().to_vec()), out);
                 at += consumed;
                 break;
             }
@@ -254,7 +259,7 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
 /// A chunked body that is whole, framed anew.
 pub fn write_whole_chunked(body: &[u8], request: &Request, listener: &Listener, out: &mut Vec<u8>) {
     // The body was decoded once without an error when its end was looked for.
-    let _ = rechunk(&mut decoder_for(request, listener), body, out);
+    let _ = rechunk(&mut decoder_for(request, listener), body, out, |lines| lines);
 }
 
 /// A server that merges trailers into the head must not be led by one with a name of `request_headers`, or of those

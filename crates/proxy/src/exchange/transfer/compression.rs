@@ -1,7 +1,7 @@
-//! A response that is compressed, held, slowed down or robbed of trailers on its way: a transfer in pieces. Each step
-//! stands between the server's parts and the client, in this order: trailers that are withheld, the encoder, the place
-//! where parts wait for the client, the pace. A step that the response has no need of is left out; where all are, its
-//! head alone may say that it could have been compressed.
+//! A response that is compressed, held or slowed down on its way: a transfer in pieces. Each step stands between the
+//! server's parts and the client, in this order: the encoder, the place where parts wait for the client, the pace. A
+//! step that the response has no need of is left out; where all are, its head alone may say that it could have been
+//! compressed.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -14,11 +14,10 @@ use propylon_compress::plan::Plan;
 use propylon_compress::rewrite::{Rewrite, VARY_LINE};
 use propylon_compress::trailers;
 use propylon_http::fault::Fault;
-use propylon_http::h1::ResponseBody;
 use propylon_net::budget::{self, Budget};
 use propylon_net::buffer::LARGE_BYTES;
+use propylon_steps::Steps;
 use propylon_steps::pace::Way;
-use propylon_steps::{ResponseChange, Steps};
 
 use super::body::Upload;
 use super::downstream::{Downstream, Head};
@@ -39,10 +38,8 @@ const BYTES_PER_POLL_MAX: usize = 64 * 1024;
 
 /// A response whose head is written anew, and whose body may be compressed, held and slowed down.
 pub struct Compression {
-    /// Change of the head, which may be none.
-    rewrite: Rewrite,
-    /// Steps by which trailers are withheld; none: all go on.
-    withholds: Option<Rc<ResponseChange>>,
+    /// Change of the head; none: it goes on as it is.
+    rewrite: Option<Rewrite>,
     /// Encoder of the body; none: there is no body, or it goes on as it is.
     lease: Option<Lease>,
     /// Parts that wait for the client, with their pace if they have one; none: the server waits for it.
@@ -74,7 +71,7 @@ impl Rewriting {
             Some(steps) if steps.extent.bodies || matches!(transfer.progress.upload, Upload::Held(_)) => {
                 rewriting(transfer)
             }
-            Some(_) => withholds_trailers(transfer).and_then(|_| rewriting(transfer)),
+            Some(_) => None,
         }
     }
 }
@@ -106,7 +103,10 @@ impl Compression {
         let Request { response, lines, .. } = &mut *progress.request;
         let is_body = server.begin_body(response);
         let length = response.length;
-        let text = self.rewrite.apply(response, server.head_text(), lines);
+        let text = match &self.rewrite {
+            Some(rewrite) => rewrite.apply(response, server.head_text(), lines),
+            None => server.head_text()[..length].to_vec(),
+        };
         server.skip_head(length);
         self.is_ended = !is_body;
         progress.keeps = progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving;
@@ -242,11 +242,10 @@ impl Compression {
     /// Hands a part of the body on, or what the encoder makes of it. Returns its length.
     fn pass(&mut self, client: &mut Downstream<'_>, progress: &mut Progress<'_>, part: Part) -> Result<usize, Stop> {
         self.is_ended = part.end.is_some();
-        let Part { data, end } = part;
-        let end = end.map(|lines| self.kept(lines));
         let Some(lease) = &mut self.lease else {
-            return pass(&mut self.held, client, progress, Part { data, end });
+            return pass(&mut self.held, client, progress, part);
         };
+        let Part { data, end } = part;
         let mut data = data.unwrap_or_default();
         let length = data.len();
         lease.write(data.readable(), &mut self.out).map_err(failed)?;
@@ -258,14 +257,6 @@ impl Compression {
         progress.core.metrics.add(metrics.bytes_in(lease.kind.encoding), length as u64);
         self.hand_over(client, progress, end.map(trailers::kept))?;
         Ok(length)
-    }
-
-    /// Lines of the trailers that go on.
-    fn kept(&self, lines: Vec<u8>) -> Vec<u8> {
-        match &self.withholds {
-            Some(change) => change.kept_trailers(lines),
-            None => lines,
-        }
     }
 
     /// Hands on what the encoder holds; false if it holds nothing.
@@ -325,44 +316,19 @@ fn rewriting(transfer: &mut Transfer<'_>) -> Option<Rewriting> {
     }
 }
 
-/// Decides which steps a response goes through. None but pace and the withholding of trailers are for one that begins
-/// before its request has been sent: it goes on beside that, and otherwise as it is.
+/// Decides which steps a response goes through. None but the pace is for one that begins before its request has been
+/// sent: it goes on beside that, and otherwise as it is.
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let steps = Rc::clone(&transfer.progress.request.steps.as_ref()?.steps);
     let mut pacer = Pacer::of(transfer.progress.request, Way::Download, &transfer.progress.core);
     let plan = plan(transfer, &steps);
-    let withholds = withholds_trailers(transfer);
     let held = HeldResponse::of(transfer, &mut pacer).map(Box::new);
-    if pacer.is_none() && plan.is_none() && withholds.is_none() && held.is_none() {
+    if pacer.is_none() && plan.is_none() && held.is_none() {
         return None;
     }
-    let as_is = Rewrite { encoding: None, weakens: false, varies: true };
-    let (rewrite, lease) = plan.map_or((as_is, None), |plan| (plan.rewrite, plan.lease));
+    let (rewrite, lease) = plan.map_or((None, None), |plan| (Some(plan.rewrite), plan.lease));
     let is_first_flight = !transfer.client.is_stream();
-    Some(Compression {
-        rewrite,
-        withholds,
-        lease,
-        held,
-        pacer,
-        early: None,
-        out: Vec::new(),
-        is_first_flight,
-        is_ended: false,
-    })
-}
-
-/// Changes that keep fields back, of a response that may have trailers.
-fn withholds_trailers(transfer: &Transfer<'_>) -> Option<Rc<ResponseChange>> {
-    let request = &*transfer.progress.request;
-    let may_have = match &transfer.server {
-        Upstream::Http1(_) => request.response.body == ResponseBody::Chunked,
-        Upstream::Http2(_) => true,
-        Upstream::FastCgi(_) => false,
-    };
-    let is_tunnel = request.head.upgrade.is_some();
-    let change = request.response_change().filter(|change| may_have && !is_tunnel && change.withholds_fields());
-    change.map(Rc::clone)
+    Some(Compression { rewrite, lease, held, pacer, early: None, out: Vec::new(), is_first_flight, is_ended: false })
 }
 
 /// How a response is compressed, or said to be one that could have been; `None`: its head goes on as it is.
@@ -385,6 +351,10 @@ fn plan(transfer: &mut Transfer<'_>, steps: &Steps) -> Option<Plan> {
         // A line of the engine's is all that is added.
         if !plan.rewrite.varies {
             progress.request.lines.extend_from_slice(VARY_LINE);
+        }
+        if progress.request.response.status == 304 {
+            // As [`Rewrite::apply`] has it.
+            progress.request.response.withhold_length();
         }
         return None;
     }

@@ -17,6 +17,7 @@ use super::upstream::part::Part;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
+use crate::exchange::response::kept_trailers;
 use crate::exchange::transfer::body::{KEPT_BYTES_MAX, Upload, write_chunk};
 use crate::exchange::transfer::stop::{Stop, bad_body, server_fault};
 use crate::fault;
@@ -324,6 +325,8 @@ impl<'a> Downstream<'a> {
 
     /// Hands a part of the body on. Returns its length.
     pub fn pass(&mut self, request: &mut Request, part: Part) -> Result<usize, Stop> {
+        let Part { data, end } = part;
+        let part = Part { data, end: end.map(|lines| kept_trailers(&self.client, request, lines)) };
         let length = part.data.as_ref().map_or(0, Buffer::len);
         self.announced.take(length, part.end.is_some())?;
         request.note.bytes_sent += length as u64;

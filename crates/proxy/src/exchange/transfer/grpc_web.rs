@@ -14,6 +14,7 @@ use super::progress::PIECE_BYTES;
 use super::stop::Stop;
 use super::upstream::part::Part;
 use super::{Ended, Transfer};
+use crate::exchange::response::kept_trailers;
 
 /// A response whose head is told anew, and whose body ends with its trailers.
 pub struct WebCall {
@@ -100,10 +101,7 @@ impl WebCall {
                     };
                     let Part { data, end } = part?;
                     let mut data = data.unwrap_or_default();
-                    let end = end.map(|lines| match progress.request.response_change() {
-                        Some(change) => change.kept_trailers(lines),
-                        None => lines,
-                    });
+                    let end = end.map(|lines| kept_trailers(&client.client, progress.request, lines));
                     let bytes = self.response.part(data.readable(), end.as_deref());
                     progress.core.buffers.release(&mut data);
                     (bytes, end.is_some())

@@ -17,6 +17,8 @@ use super::stop::{Stop, bad_body, server_fault};
 use super::upstream::http1::Http1;
 use super::upstream::part::Written;
 use crate::client::connection::Connection;
+use crate::client::side::ClientSide;
+use crate::exchange::response::kept_trailers;
 use crate::fault;
 
 /// The two connections, and the progress of the request that they carry.
@@ -170,7 +172,7 @@ impl Http1Pair<'_, '_> {
         let mut scratch = progress.core.scratch.borrow_mut();
         scratch.clear();
         server.up.write_end(&mut scratch);
-        let rechunked = rechunk(decoder, connection.inbox.readable(), &mut scratch);
+        let rechunked = rechunk(decoder, connection.inbox.readable(), &mut scratch, |lines| lines);
         let Rechunked { consumed, chunks } = rechunked.map_err(bad_body)?;
         budget::charge_chunks(context, chunks);
         connection.inbox.consume(consumed);
@@ -469,7 +471,9 @@ impl Http1Pair<'_, '_> {
         let bytes = &self.server.answer.readable()[..here];
         let consumed = match &mut self.server.download {
             Download::Chunked(decoder) => {
-                let rechunked = rechunk(decoder, bytes, &mut scratch);
+                let (connection, request) = (&mut *self.connection, &*self.progress.request);
+                let kept = |lines| kept_trailers(&ClientSide::Http1(connection), request, lines);
+                let rechunked = rechunk(decoder, bytes, &mut scratch, kept);
                 let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(Fault::BadResponse))?;
                 budget::charge_chunks(context, chunks);
                 if decoder.is_done() {
