@@ -7,7 +7,8 @@ pub fn without_secrets(text: &str, withheld: &str) -> String {
     // A user's password may have any byte in it.
     let user =
         text.find("://").zip(text.rfind('@')).and_then(|(scheme, at)| Some((scheme, at, text.get(scheme + 3..at)?)));
-    if let Some((scheme, at, _)) = user.filter(|(.., user)| user.contains(':') && user.contains(['?', '/'])) {
+    let is_password = |user: &str| user.contains(':') && user.contains(['?', '/']) && !is_server_with_path(user);
+    if let Some((scheme, at, _)) = user.filter(|(.., user)| is_password(user)) {
         return without_secrets(&format!("{}{withheld}{}", &text[..scheme + 3], &text[at..]), withheld);
     }
     let text = match text.split_once('?') {
@@ -23,6 +24,14 @@ pub fn without_secrets(text: &str, withheld: &str) -> String {
     }
 }
 
+/// Whether the text between a scheme and an @ is a server with its port, and that @ begins a part of its path.
+fn is_server_with_path(user: &str) -> bool {
+    let Some((server, path)) = user.split_once('/') else { return false };
+    let port = server.rsplit_once(':').map(|(_, port)| port);
+    let is_server = port.is_some_and(|port| port.parse::<u16>().is_ok()) && !server.contains('@');
+    is_server && (path.is_empty() || path.starts_with('@') && path.ends_with('/'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +44,12 @@ mod tests {
             ("https://a:b@c.test:1/d?e", "https://-@c.test:1/d?-"),
             ("https://a@b@c.test?d/e", "https://-@c.test?-"),
             ("https://c.test/@d", "https://c.test/@d"),
+            ("https://c.test:1/@d", "https://c.test:1/@d"),
+            ("https://c.test:1/@d/@e?f", "https://c.test:1/@d/@e?-"),
+            ("https://u:1/2@c.test/d", "https://-@c.test/d"),
+            ("https://u:1/@2@c.test/d", "https://-@c.test/d"),
+            ("https://u:p/@c.test/d", "https://-@c.test/d"),
+            ("https://u:p@c.test:1/@d", "https://-@d"),
             ("https://u:pa?ss@c.test/d", "https://-@c.test/d"),
             ("https://u:pa/ss@c.test/d?e", "https://-@c.test/d?-"),
             ("a@b://c", "a@b://c"),

@@ -171,6 +171,7 @@ pub(super) fn fallback(
 /// Reads `timeouts`.
 pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
     let report = section.report;
+    let errors = report.errors();
     let Some(mut table) = section.table("timeouts") else { return RouteTimeouts::default() };
     let mut read = |key, bound| table.duration(key, up_to(bound));
     let (request, connect) = (read("request", DAY), read("connect", HOUR));
@@ -191,7 +192,7 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
         }
     }
     let span = table.span;
-    table.close();
+    let is_misspelt = table.close();
     let value = |found: Option<Found<std::time::Duration>>| found.map(|found| found.value);
     let timeouts = RouteTimeouts {
         request: value(request),
@@ -200,7 +201,8 @@ pub(super) fn timeouts(section: &mut Section<'_, '_>) -> RouteTimeouts {
         first_byte: value(first_byte),
         body: value(body),
     };
-    if timeouts == RouteTimeouts::default() && report.is_whole() {
+    let is_read = !is_misspelt && report.errors() == errors && report.is_whole();
+    if timeouts == RouteTimeouts::default() && is_read {
         report.warning(
             span,
             "`timeouts` is empty",
