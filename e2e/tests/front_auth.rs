@@ -1,6 +1,9 @@
 //! Routes that ask another service who may come in (forward auth): a service of Python's, and nginx over HTTP/2, with
 //! requests of curl and of bytes.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use propylon_e2e::http::Response;
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::curl;
@@ -115,6 +118,30 @@ fn a_refusal_is_the_clients_answer_whole() {
     }
     assert_eq!(failures(&engine, "auth-refused"), 5.0);
     assert_eq!(engine.logged_path("/x?y")["fault"], "auth-refused");
+}
+
+/// Browsers get the service's cookies and redirects by the same route as the application's.
+#[test]
+fn a_refusal_is_changed_as_the_routes_other_responses_are() {
+    let (sso, origin) = (PythonServer::start("auth_server.py", &[]), Origin::mirror());
+    let changes = "response = { set = { X-Door = \"1\" }, cookies = { secure = true, same_site = \"lax\" }, \
+                   location = [{ from = \"https://login.test/\", to = \"https://sso.test/login\" }] }";
+    let engine = engine(&sso.address().to_string(), &origin, &format!("{}\n{changes}", route(FORWARD)));
+    let response = ask(&mut engine.client("web"), "/x?y", "Accept: text/html\r\n");
+    assert_eq!((response.status, response.fields("Location")), (302, vec!["https://sso.test/login?to=/x?y"]));
+    assert_eq!(
+        response.fields("Set-Cookie"),
+        ["state=1; HttpOnly; Secure; SameSite=Lax", "more=2; Secure; SameSite=Lax"]
+    );
+    assert_eq!(response.fields("X-Door"), ["1"]);
+    // Bytes that are no text stay as they are.
+    let mut stream = TcpStream::connect(engine.address("web")).expect("a connection");
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: session=bytes\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("room");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let has = |part: &[u8]| answer.windows(part.len()).any(|bytes| bytes == part);
+    assert!(has(b"\r\nX-Where: caf\xe9\r\n") && has(b"\r\nX-Door: 1\r\n"), "{}", answer.escape_ascii());
 }
 
 #[test]

@@ -407,6 +407,13 @@ fn tokens_of_another_makers_issuer_are_good_and_hostile_ones_are_not() {
     assert_eq!(ask(&mut client, "/", &format!("{bearer}\r\n{bearer}\r\n")).status, 401);
     let twice = format!("Cookie: session={good}; session={good}\r\n");
     assert_eq!(ask(&mut client, "/cookie", &twice).status, 401);
+    // Browsers send each cookie as a field of its own over HTTP/2.
+    for order in [["a=1".to_string(), format!("session={good}")], [format!("session={good}"), "b=2".to_string()]] {
+        let crumbs = order.map(|crumb| format!("cookie: {crumb}"));
+        let url = format!("{}/cookie", engine.url("tls"));
+        let said = curl(&["--http2", "--header", &crumbs[0], "--header", &crumbs[1], &url]).ok().text();
+        assert!(said.starts_with("GET /cookie HTTP/1.1\r\n"), "{crumbs:?}: {said}");
+    }
 }
 
 /// An issuer of another maker that publishes its keys over https.

@@ -142,6 +142,27 @@ fn reaches(engine: &Engine, backend: &str, outcome: &str, count: f64) {
     engine.metric_reaches("propylon_mirrored_requests_total", &labels, count);
 }
 
+/// Each server is told of itself, at once and with a body that comes later.
+#[test]
+fn a_copys_server_is_asked_for_its_own_address() {
+    let (own, shadow) = (Server::new("own"), Server::new("shadow"));
+    let change = "request = { host = \"{upstream.server}\", set = { X-At = \"at {upstream.server}\" } }";
+    let servers = [
+        backend("own", &[own.origin.address()], ""),
+        backend("shadow", &[shadow.origin.address()], ""),
+        route("/", "own", "\"shadow\"", change),
+    ];
+    let engine = Engine::start(&format!("{LISTENERS}{}", servers.concat()));
+    for (way, length) in [("length", 10), ("frames", 4_000)] {
+        assert_eq!(upload(&engine, (way, "/x"), &body(length), &own).0, 200);
+        for server in [&own, &shadow] {
+            let (seen, address) = (server.next(), server.origin.address());
+            assert_eq!(values(&seen.head, "Host"), [address.to_string()]);
+            assert_eq!(values(&seen.head, "X-At"), [format!("at {address}")]);
+        }
+    }
+}
+
 #[test]
 fn bodies_that_come_later_than_their_heads_are_copied_to_the_byte() {
     let (own, shadow) = (Server::new("own"), Server::new("shadow"));

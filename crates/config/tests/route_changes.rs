@@ -105,6 +105,12 @@ fn changes_that_cannot_have_an_effect_are_refused_with_a_cure() {
     assert!(ids.len() == 1 && ids[0].contains("`request_id` of [listener.web] writes the request's ID"), "{ids:?}");
     let logged = of("[log]\nfields=['header.x-key']\n[listener.web]\nbind='[::1]:1'\n[backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\nauth={api_key={file='k',header='X-Key'}}\n");
     assert!(logged.len() == 1 && logged[0].contains("the access log has the field that this route's keys come in"), "{logged:?}");
+    let copied = |servers: &str, change: &str| of(&format!("[listener.web]\nbind='127.0.0.1:1'\n[backend.app]\nservers=['a:1','a:2']\n[backend.two]\nservers=[{servers}]\n[[route]]\nbackend='app'\nmirror={{backend='two'}}\nrequest={{{change}}}\n"));
+    for change in ["host='{upstream.server}'", "set={X-A='{upstream.server}'}"] {
+        let several = copied("'b:1','b:2'", change);
+        assert!(several.len() == 1 && several[0].contains("{upstream.server} is not known to a copy"), "{several:?}");
+        assert_eq!(copied("'b:1'", change), [""; 0]);
+    }
     let listener = of("[listener.web]\nbind='[::]:1'\nrequest_headers={X-Who='{request.path}'}\n[[route]]\nrespond={}\n");
     assert!(listener.len() == 1 && listener[0].contains("write the field to `request` of the routes"), "{listener:?}");
 }

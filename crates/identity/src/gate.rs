@@ -203,11 +203,10 @@ impl Gate {
     fn one<'g>(&'g self, demand: &'g Demand, (head, text): (&RequestHead, &[u8]), now: u64) -> One<'g> {
         match &demand.asked {
             Asked::Basic { users, remember } => basic(users, *remember, credentials(head, text, b"basic")),
-            Asked::KeyIn { field, keys } => key(keys, only(field_values(head, text, field))),
+            Asked::KeyIn { field, keys } => key(keys, exact(fields_read_as(head, text, field))),
             Asked::KeyInQuery { parameter, keys } => {
-                let values = values_of(head.query(text), parameter.as_bytes()).map(decoded_parameter);
-                let value = only(values);
-                key(keys, value.as_ref().map(Option::as_deref))
+                let value = exact(parameters_read_as(head.query(text), parameter.as_bytes()));
+                key(keys, value.map(|value| value.map(decoded_parameter)).as_ref().map(Option::as_deref))
             }
             Asked::Token { cookie, tokens, keys } => {
                 let credentials = match cookie {
@@ -378,16 +377,40 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, ()> {
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// Values of a parameter in a query with its `?`, however its name is spelled: servers read names without escapes.
-fn values_of<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+/// The value of a name, out of all that servers may read as that name, each with whether it is the name itself. An error
+/// if there are several, whichever of them a server reads.
+fn exact<'a>(values: impl Iterator<Item = (bool, &'a [u8])>) -> Result<Option<&'a [u8]>, ()> {
+    Ok(only(values)?.and_then(|(is_exact, value)| is_exact.then_some(value)))
+}
+
+/// Fields that servers may read as this one: variables of CGI have `_` for `-` (RFC 3875 §4.1.18).
+fn fields_read_as<'a>(head: &RequestHead, text: &'a [u8], name: &str) -> impl Iterator<Item = (bool, &'a [u8])> {
+    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let found = head.fields.iter().filter_map(move |field| {
+        let known = field.name.bytes(text);
+        let is_it = known.len() == name.len() && known.iter().map(plain).eq(name.as_bytes().iter().map(plain));
+        is_it.then(|| (known.eq_ignore_ascii_case(name.as_bytes()), field.value.bytes(text)))
+    });
+    found.collect::<Vec<_>>().into_iter()
+}
+
+/// Parameters of a query with its `?` that servers may read as this one, however the name is spelled.
+fn parameters_read_as<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = (bool, &'a [u8])> {
     let query = query.strip_prefix(b"?").unwrap_or(query);
     query.split(|byte| *byte == b'&').filter_map(move |pair| {
         let mut parts = pair.splitn(2, |byte| *byte == b'=');
-        let spelled = parts.next().unwrap_or_default();
-        let is_it = spelled == name
-            || spelled.iter().any(|byte| matches!(byte, b'%' | b'+')) && decoded_parameter(spelled) == name;
-        is_it.then(|| parts.next().unwrap_or_default())
+        let spelled = decoded_parameter(parts.next().unwrap_or_default());
+        let is_exact = spelled == name;
+        (is_exact || variable(&spelled) == variable(name)).then(|| (is_exact, parts.next().unwrap_or_default()))
     })
+}
+
+/// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte or a bracket ends it, and
+/// dots and spaces are `_` (php.net, "Variables From External Sources"). Others take these names as they are.
+fn variable(name: &[u8]) -> Vec<u8> {
+    let name = name.split(|byte| matches!(byte, 0 | b'[')).next().unwrap_or_default();
+    let begin = name.iter().position(|byte| *byte != b' ').unwrap_or(name.len());
+    name[begin..].iter().map(|byte| if matches!(byte, b'.' | b' ') { b'_' } else { *byte }).collect()
 }
 
 /// A parameter's name or value without escapes (WHATWG URL §5.1). What is no escape stands for itself.

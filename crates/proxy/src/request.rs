@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use propylon_config::{Config, Listener};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{RequestHead, ResponseHead};
+use propylon_http::h1::{RequestHead, ResponseHead, Version};
 use propylon_net::buffer::Buffer;
 use propylon_steps::pace::Pace;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
@@ -234,6 +234,12 @@ impl Request {
     /// Changes of a server's response: those of its side, which have the route's in them, or else the route's.
     pub fn response_change(&self) -> Option<&Rc<ResponseChange>> {
         response_change(self.steps.as_deref(), self.changed.as_deref())
+    }
+
+    /// Whether its body is a tunnel's: a stream of HTTP/2 that is to be one (RFC 8441). Over HTTP/1.1 the body comes before
+    /// the server switches.
+    pub fn asks_for_tunnel(&self) -> bool {
+        self.head.upgrade.is_some() && self.head.version == Version::Http2
     }
 
     /// Lines of its response's trailers, but for those that the head may not have.

@@ -323,7 +323,22 @@ const STRICT: &[SecurityField] = &[
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnFields {
     pub fields: Vec<(String, String)>,
+    /// Whole lines of values that are no text (RFC 9110 §5.5, obs-text).
+    pub lines: Vec<u8>,
     pub content_type: String,
+}
+
+/// Fields of whole lines, and the lines that are no text.
+pub fn texts(lines: &[u8]) -> (Vec<(&str, &str)>, Vec<u8>) {
+    let (mut fields, mut others) = (Vec::new(), Vec::new());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        match std::str::from_utf8(line) {
+            // Without a blank where it is to be in no table of compression.
+            Ok(line) => fields.extend(line.split_once(':').map(|(name, value)| (name, value.trim()))),
+            Err(_) => others.extend_from_slice(line),
+        }
+    }
+    (fields, others)
 }
 
 impl ResponseChange {
@@ -376,6 +391,12 @@ impl ResponseChange {
         if !self.fields.withheld.is_empty() {
             fields.withhold_where(|field| self.fields.withholds(field.name.bytes(text)));
         }
+        self.change_values((fields, text), tell, out);
+        self.write_rest(|name| has(fields, text, name), is_tls, tell, out);
+    }
+
+    /// Withholds cookies and locations that are changed, and writes the lines that take their places.
+    pub fn change_values(&self, (fields, text): (&mut Fields, &[u8]), tell: &Tell<'_>, out: &mut Vec<u8>) {
         if !self.cookies.is_empty() {
             let is_cookie = |field: &Field| field.name.bytes(text).eq_ignore_ascii_case(b"set-cookie");
             fields.withhold_where(|field| {
@@ -395,7 +416,6 @@ impl ResponseChange {
                 is_location && self.write_location(field.value.bytes(text), tell, out)
             });
         }
-        self.write_rest(|name| has(fields, text, name), is_tls, tell, out);
     }
 
     /// Writes a server's Location that is to be changed; false where it is not.
@@ -467,12 +487,12 @@ impl ResponseChange {
         let kept = fields.iter().filter(|(name, _)| !self.fields.withholds(name.as_bytes()));
         let kept: Vec<(String, String)> = kept.map(|(name, value)| (name.to_string(), value.to_string())).collect();
         self.write_rest(|name| kept.iter().any(|(known, _)| is_named(name, known)), is_tls, tell, &mut lines);
-        let mut own = OwnFields { fields: kept, content_type: content_type.to_string() };
-        for line in String::from_utf8_lossy(&lines).split("\r\n") {
-            match line.split_once(": ") {
-                Some((name, value)) if is_named(name, "content-type") => own.content_type = value.to_string(),
-                Some((name, value)) => own.fields.push((name.to_string(), value.to_string())),
-                None => {}
+        let (written, lines) = texts(&lines);
+        let mut own = OwnFields { fields: kept, lines, content_type: content_type.to_string() };
+        for (name, value) in written {
+            match is_named(name, "content-type") {
+                true => own.content_type = value.to_string(),
+                false => own.fields.push((name.to_string(), value.to_string())),
             }
         }
         own
@@ -687,6 +707,20 @@ mod tests {
                 "Cross-Origin-Opener-Policy: same-origin"
             ]
         );
+    }
+
+    #[test]
+    fn lines_that_are_no_text_stay_lines() {
+        let (fields, lines) = texts(b"A: b: c\r\nSet-Cookie:d\r\nX: \xe9\r\nY: \xc3\xa9 \r\n");
+        assert_eq!(fields, [("A", "b: c"), ("Set-Cookie", "d"), ("Y", "\u{e9}")]);
+        assert_eq!(lines, b"X: \xe9\r\n");
+        let change = ResponseChange::of(&route("response = { set = { X-A = '{client.ip}' } }")).expect("changes");
+        let tell = |_: Fact, out: &mut Vec<u8>| {
+            out.push(0xff);
+            true
+        };
+        let own = change.change_own((&[], "text/plain"), false, &tell);
+        assert_eq!((own.fields, own.lines), (vec![], b"X-A: \xff\r\n".to_vec()));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::{profile, reached};
 use crate::canonical::route_key;
 use crate::context::RouteDraft;
 use crate::model::{
-    Action, Config, Fact, FieldChanges, HostChange, Listener, PathChange, PathPattern, Piece, RedirectPath, Route,
-    ServerAddress, facts,
+    Action, BackendId, Config, Fact, FieldChanges, HostChange, Listener, PathChange, PathPattern, Piece, RedirectPath,
+    Route, ServerAddress, facts,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -70,12 +70,28 @@ fn servers(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
         let what = format!("{} is a service, and no host that a server could be asked for", server.address);
         report.error(draft.span, what, "write the name to `host` that its servers go by");
     }
+    mirrored(report, config, draft);
+}
+
+/// A copy's head is written before there is a server for it, which is known where there is one.
+fn mirrored(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
+    let steps = &draft.route.steps;
+    let says_server = steps.request.host == Some(HostChange::Server) || steps.request_fields().any(names_server);
+    let has_several = |id: BackendId| config.backends.get(id.0).is_some_and(|backend| backend.servers.len() > 1);
+    if says_server && steps.mirrors.iter().any(|mirror| has_several(mirror.backend)) {
+        let what = "{upstream.server} is not known to a copy for a backend of several servers";
+        report.error(draft.span, what, "give the mirror a backend of one server, or write a name in its place");
+    }
+}
+
+/// Whether a line of these is of the server that a request goes to.
+fn names_server(fields: &FieldChanges) -> bool {
+    fields.written().any(|line| tells(line, Fact::UpstreamServer))
 }
 
 /// A route that answers by itself sends nothing to servers and has nothing from them.
 fn without_servers(report: &Report<'_>, draft: &RouteDraft) {
     let steps = &draft.route.steps;
-    let says_server = |fields: &FieldChanges| fields.written().any(|line| tells(line, Fact::UpstreamServer));
     if !steps.response.location.is_empty() {
         let what = "`location` changes where servers' redirects lead, and this route has no servers";
         report.error(draft.span, what, "remove it, or give the route a `backend`; a redirect has a `path` of its own");
@@ -86,7 +102,7 @@ fn without_servers(report: &Report<'_>, draft: &RouteDraft) {
     } else if !steps.response.cookies.is_empty() {
         let what = "`cookies` changes what servers set, and this route has none";
         report.error(draft.span, what, "remove it, or give the route a `backend`");
-    } else if says_server(&steps.response.fields) {
+    } else if names_server(&steps.response.fields) {
         report.error(draft.span, "{upstream.server} is never known here: this route has no servers", "remove it");
     }
 }

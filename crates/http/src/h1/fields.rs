@@ -328,6 +328,11 @@ impl Field {
         }
     }
 
+    /// Has it go nowhere, and nothing find it by its name.
+    pub(crate) fn forget(&mut self) {
+        (self.forward, self.kind, self.name) = (false, Name::Other, Span::default());
+    }
+
     /// Whether the line reads exactly `Host: value CRLF`.
     pub(crate) fn is_plain_host(&self, buf: &[u8]) -> bool {
         self.kind == Name::Host && self.plain && self.name.bytes(buf) == b"Host"
@@ -436,7 +441,7 @@ impl Fields {
     pub fn forget<'n>(&mut self, buf: &[u8], ours: impl Iterator<Item = &'n str> + Clone) {
         for field in self.iter_mut() {
             if ours.clone().any(|ours| is_same_or_lookalike(field.name.bytes(buf), ours)) {
-                (field.forward, field.kind, field.name) = (false, Name::Other, Span::default());
+                field.forget();
             }
         }
     }

@@ -39,7 +39,8 @@ pub fn request(input: &[u8]) {
     }
     let given = |wanted: &[u8]| fields.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
     let is_tunnel = given(b":protocol").is_some();
-    assert_eq!((head.version, head.length), (Version::Http2, text.len()));
+    // Crumbs that were joined are not counted twice.
+    assert!(head.version == Version::Http2 && head.length <= text.len());
     assert_eq!(head.method_text.bytes(&text), if is_tunnel { b"GET" } else { given(b":method").expect("a method") });
     assert_eq!(head.target(&text).concat(), given(b":path").expect("a path"));
     let authority = given(b":authority").or(given(b"host")).expect("a host");
@@ -63,7 +64,9 @@ pub fn request(input: &[u8]) {
 /// Every field is there with its value, cookies joined, and none that was not sent.
 fn check_fields(head: &RequestHead, text: &[u8], fields: &[(&[u8], &[u8])]) {
     let ours = [&b"host"[..], b"sec-websocket-key", b"cookie"];
-    let is_kept = |name: &[u8]| name[0] != b':' && !ours.iter().any(|ours| name.eq_ignore_ascii_case(ours));
+    let is_kept = |name: &[u8]| {
+        name.first().is_some_and(|first| *first != b':') && !ours.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+    };
     let sent: Vec<(&[u8], &[u8])> = fields.iter().copied().filter(|(name, _)| is_kept(name)).collect();
     let read = head.fields.iter().map(|field| (field.name.bytes(text), field.value.bytes(text)));
     let read: Vec<(&[u8], &[u8])> = read.filter(|(name, _)| is_kept(name)).collect();

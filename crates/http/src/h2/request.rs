@@ -127,10 +127,8 @@ impl RequestReader {
         } else {
             build::frame(head, !end, self.has_length);
         }
-        if self.cookies > 1 {
-            join_cookies(text, head);
-        }
-        head.length = text.len();
+        let crumbs = if self.cookies > 1 { join_cookies(text, head) } else { 0 };
+        head.length = text.len() - crumbs;
         build::finish(text, head)?;
         if end && matches!(head.body, RequestBody::Length(1..)) {
             return Err(Refusal::Malformed);
@@ -252,9 +250,11 @@ fn is_cookie(text: &[u8], field: &Field) -> bool {
     field.name.len() == 6 && field.name.bytes(text) == b"cookie"
 }
 
-/// Crumbs become one field again (RFC 9113 §8.2.3), in the place of the first.
-fn join_cookies(text: &mut Vec<u8>, head: &mut RequestHead) {
+/// Crumbs become one field again (RFC 9113 §8.2.3), in the place of the first. They themselves are found no more.
+/// Returns their bytes.
+fn join_cookies(text: &mut Vec<u8>, head: &mut RequestHead) -> usize {
     let start = text.len();
+    let mut crumbs = 0;
     text.extend_from_slice(b"cookie: ");
     let value_start = text.len();
     let (mut between, mut is_secret): (&[u8], bool) = (b"", false);
@@ -265,7 +265,9 @@ fn join_cookies(text: &mut Vec<u8>, head: &mut RequestHead) {
         }
         text.extend_from_slice(std::mem::replace(&mut between, b"; "));
         text.extend_from_within(field.value.start as usize..field.value.end as usize);
-        (field.forward, is_secret) = (false, is_secret | field.secret);
+        is_secret |= field.secret;
+        crumbs += field.name.len() + field.value.len();
+        field.forget();
         first.get_or_insert(field);
     }
     // The last crumb may be empty, and a value has no blanks around it.
@@ -277,6 +279,7 @@ fn join_cookies(text: &mut Vec<u8>, head: &mut RequestHead) {
         let (name, value) = (span(start, start + 6), span(value_start, end));
         *first = Field::of_line(name, value, Name::EndToEnd, false, is_secret);
     }
+    crumbs
 }
 
 /// Key that a WebSocket's client makes up (RFC 6455 §4.1): 16 bytes in Base64 (RFC 4648 §4).

@@ -89,8 +89,20 @@ fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelle
         ("/?key=abc&key=abc", Fault::CredentialsRefused),
         ("/?key=abc&%6bey=x", Fault::CredentialsRefused),
         ("/?k%65y&key=abc", Fault::CredentialsRefused),
+        // Names that PHP takes for the same, alone and beside it.
+        ("/?key[]=abc", Fault::CredentialsMissing),
+        ("/?key=abc&key[]=x", Fault::CredentialsRefused),
+        ("/?key=abc&key%5B=x", Fault::CredentialsRefused),
+        ("/?key%00=x&key=abc", Fault::CredentialsRefused),
+        ("/?key=abc&+%20key%00y=x", Fault::CredentialsRefused),
     ] {
         assert_eq!(look(&gate, target, ""), Err(fault), "{target}");
+    }
+    assert!(look(&gate, "/?key=abc&key.=x&ke=y&+=z", "").is_ok(), "names of other variables");
+    let gate = self::gate(Asked::KeyInQuery { parameter: "api_key".into(), keys: keys() });
+    assert!(look(&gate, "/?api_key=abc", "").is_ok());
+    for alike in ["api.key", "api+key", "api%20key"] {
+        assert_eq!(look(&gate, &format!("/?api_key=abc&{alike}=x"), ""), Err(Fault::CredentialsRefused), "{alike}");
     }
     let text = "GET /a?key=abc&b=<key=1&%6Be%79=%61bc&k%65ys=x&%6=y&key HTTP/1.1\r\nHost: a\r\n\r\n";
     let (mut head, mut bytes) = (head(text), text.as_bytes().to_vec());
@@ -99,6 +111,18 @@ fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelle
     head.cover_parameter(&mut bytes, b"key");
     assert_eq!(head.received_target(&bytes).concat(), b"/a?key=***&b=<key=1&%6Be%79=*****&k%65ys=x&%6=y&key");
     assert_eq!(head.target(&bytes).concat(), b"/a?key=***&b=%3Ckey=1&%6Be%79=*****&k%65ys=x&%6=y&key");
+}
+
+#[test]
+fn a_key_beside_a_field_that_servers_may_read_as_its_own_is_refused() {
+    let gate = gate(Asked::KeyIn { field: "X-API-Key".into(), keys: keys() });
+    assert!(look(&gate, "/", "x-api-key: abc\r\n").is_ok());
+    assert_eq!(look(&gate, "/", "X_API_Key: abc\r\n"), Err(Fault::CredentialsMissing), "a field of another name");
+    for alike in ["X_API_Key", "x-api_key", "X-API-Key"] {
+        for fields in [format!("X-API-Key: abc\r\n{alike}: x\r\n"), format!("{alike}: x\r\nX-API-Key: abc\r\n")] {
+            assert_eq!(look(&gate, "/", &fields), Err(Fault::CredentialsRefused), "{fields}");
+        }
+    }
 }
 
 #[test]

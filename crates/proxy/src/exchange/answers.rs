@@ -8,6 +8,7 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, whole_chunked};
 use propylon_net::buffer::Buffer;
 use propylon_steps::answers::Place;
+use propylon_steps::change::texts;
 use propylon_steps::errors::{self, Error, ErrorBody};
 use propylon_steps::grpc::{self, Teller};
 use propylon_steps::response::write_kept_lines;
@@ -39,17 +40,17 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
         request.asked(&listener).0.write_lines(None, &mut lines);
         let answer = Answer { lines: &lines, ..*answer };
         // The route's changes are of all that goes out, whoever has written it.
-        let text = String::from_utf8_lossy(&lines);
-        let ours = text.split("\r\n").filter_map(|line| line.split_once(": "));
+        let (ours, others) = texts(&lines);
         let all: Vec<(&str, &str)> = answer.fields.iter().copied().chain(ours).collect();
         let whole = Answer { fields: &all, lines: &[], ..answer };
         let Some(own) = change::own_answer(client, request, &whole) else {
-            let lines = [answer.lines, beside].concat();
-            let whole = Answer { lines: beside, ..whole };
+            let (lines, others) = ([answer.lines, beside].concat(), [&others, beside].concat());
+            let whole = Answer { lines: &others, ..whole };
             return answer_coded(client, request, (&whole, &Answer { lines: &lines, ..answer }));
         };
         let fields = borrowed(&own.fields);
-        let changed = Answer { fields: &fields, content_type: &own.content_type, lines: beside, ..whole };
+        let lines = [&own.lines, &change::kept(request, others), beside].concat();
+        let changed = Answer { fields: &fields, content_type: &own.content_type, lines: &lines, ..whole };
         return answer_coded(client, request, (&changed, &changed));
     }
     answer_as_is(client, request, answer)

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use propylon_config::Fact;
-use propylon_http::h1::Reject;
+use propylon_http::h1::{Fields, Reject};
 use propylon_steps::change::OwnFields;
 use propylon_steps::side::{Before, SideChange};
 use propylon_steps::split::Split;
@@ -166,6 +166,23 @@ pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], bac
     *hides_via = change.hides_via();
 }
 
+/// Changes cookies and locations of another service's answer that is passed on: all else is changed with the answers of our
+/// own, as which it goes out.
+pub fn passed_on(
+    client: &ClientSide<'_>,
+    request: &Request,
+    (fields, text): (&mut Fields, &[u8]),
+    lines: &mut Vec<u8>,
+) {
+    let steps = request.steps.as_ref();
+    let Some(change) = steps.and_then(|taken| taken.response.as_ref()) else { return };
+    let Some(changed) = request.changed.as_ref() else { return };
+    let tls = |fact| fact_of((client, request.id()), fact);
+    let facts = Facts { changed, request: (&request.head, &request.text), server: None, tls: &tls };
+    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
+    change.change_values((fields, text), &tell, lines);
+}
+
 /// Fields of an answer of our own, changed; none where the route changes none.
 #[cold]
 pub fn own_answer(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<OwnFields> {
@@ -175,6 +192,14 @@ pub fn own_answer(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_
     let facts = Facts { changed, request: (&request.head, &request.text), server: None, tls: &tls };
     let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
     Some(change.change_own((answer.fields, answer.content_type), client.is_tls(), &tell))
+}
+
+/// Lines of an answer of our own without those that the route replaces or removes.
+pub fn kept(request: &Request, lines: Vec<u8>) -> Vec<u8> {
+    match request.steps.as_ref().and_then(|taken| taken.response.as_ref()) {
+        Some(change) => change.kept_trailers(lines),
+        None => lines,
+    }
 }
 
 /// Entity tag that an answer of our own has with its client.

@@ -12,7 +12,7 @@ use propylon_observe::telemetry::Wait;
 use propylon_steps::errors::Error;
 
 use super::answers::{answer_busy, answer_fault, answer_here, word};
-use super::{question, reading};
+use super::{change, question, reading};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::request::{After, Request};
@@ -111,6 +111,7 @@ fn pass_on(
     let content_type = head.fields.value(text, "content-type").map(|value| String::from_utf8_lossy(value).into_owned());
     head.fields.withhold(text, ["content-type", "date", "trailer"].into_iter());
     let mut lines = Vec::new();
+    change::passed_on(client, request, (&mut head.fields, text), &mut lines);
     head.fields.write_forwarded(text, &mut lines);
     let content_type = content_type.as_deref().unwrap_or("application/octet-stream");
     let own = Answer { lines: &lines, content_type, body: &answer.body, ..Answer::plain(answer.head.status) };

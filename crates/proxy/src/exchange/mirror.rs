@@ -175,11 +175,14 @@ impl Head {
         (backend, length): (&Backend, Option<u64>),
     ) -> Head {
         withhold_fields(request, snapshot.listener(client.listener()));
-        let (at, framing, expects) = (request.note.backend, request.head.body, request.head.expect_continue);
+        let at = (request.note.backend, request.note.server);
+        let (framing, expects) = (request.head.body, request.head.expect_continue);
         // Trailers are announced to the first server alone: a copy has none.
         let fields = (framing == RequestBody::Chunked).then(|| request.head.fields.clone());
         request.head.fields.withhold_kinds(|kind| fields.is_some() && kind == Name::Trailer);
         (request.note.backend, request.head.expect_continue) = (Some(backend.id.0), false);
+        // Of several servers none is known yet, and no route that names it has a mirror with several.
+        request.note.server = (backend.servers.len() == 1).then_some(0);
         request.head.body = match (length, framing) {
             // A request without a body says nothing of one.
             (Some(_), RequestBody::None) | (None, _) => RequestBody::None,
@@ -192,7 +195,8 @@ impl Head {
             let is_tls = backend.config().tls.is_some();
             write_request_fields(client, request, snapshot, is_tls, &mut head.fields);
         }
-        (request.note.backend, request.head.body, request.head.expect_continue) = (at, framing, expects);
+        (request.note.backend, request.note.server) = at;
+        (request.head.body, request.head.expect_continue) = (framing, expects);
         if let Some(fields) = fields {
             request.head.fields = fields;
         }

@@ -1,6 +1,6 @@
 //! Requests, read field by field.
 
-use crate::h1::{Limits, Method, RequestBody, RequestHead, Version};
+use crate::h1::{Field, Limits, Method, RequestBody, RequestHead, Version, cookies};
 use crate::h2::testing::add_field;
 use crate::h2::{Refusal, RequestReader, fuzz};
 
@@ -106,6 +106,12 @@ fn crumbs_of_cookies_become_one_field_in_the_place_of_the_first() {
     }
     reader.finish(&mut text, true, &LIMITS, || [0; 16], &mut head).unwrap();
     assert_eq!(head.fields.value(&text, "cookie"), Some(&b"a=1; b=2"[..]));
+    let is_cookie = |field: &&Field| field.name.bytes(&text) == b"cookie";
+    assert_eq!(head.fields.iter().filter(is_cookie).count(), 1, "crumbs are found no more");
+    assert_eq!(head.length, text.len() - "cookiea=1cookieb=2".len(), "and are not counted twice");
+    for (name, value) in [("a", b"1"), ("b", b"2")] {
+        assert_eq!(cookies(&head.fields, &text, name).collect::<Vec<_>>(), [value]);
+    }
     assert!(head.fields.iter().find(|field| field.forward).unwrap().secret);
 }
 

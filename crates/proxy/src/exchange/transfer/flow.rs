@@ -51,7 +51,7 @@ impl HeldResponse {
         let progress = &transfer.progress;
         let bounds = progress.request.steps.as_ref()?.buffer.response?;
         let head = &progress.request.response;
-        let is_tunnel = progress.request.head.upgrade.is_some();
+        let is_tunnel = head.status == 101;
         if !progress.sent || is_tunnel || is_streamed(head, transfer.server.head_text()) {
             return None;
         }

@@ -242,7 +242,7 @@ fn is_held(request: &Request) -> bool {
             && field.value.bytes(text).get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/grpc"))
     };
     let has_body = !matches!(head.body, RequestBody::None | RequestBody::Length(0));
-    has_body && head.upgrade.is_none() && head.method != Method::Connect && !head.fields.iter().any(is_grpc)
+    has_body && !request.asks_for_tunnel() && head.method != Method::Connect && !head.fields.iter().any(is_grpc)
 }
 
 /// A body on its way into memory.

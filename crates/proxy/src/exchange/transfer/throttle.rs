@@ -33,9 +33,15 @@ enum Bucket {
 }
 
 impl Pacer {
-    /// The pace that the request's route has for bodies of this way; `None`: they have none. A tunnel has none either.
+    /// The pace that the request's route has for bodies of this way; `None`: they have none. A tunnel has none either, and
+    /// is one only once its server has switched: who asks for another protocol and gets an answer of HTTP has asked for
+    /// nothing.
     pub fn of(request: &Request, way: Way, core: &Rc<Core>) -> Option<Pacer> {
-        let taken = request.steps.as_ref().filter(|_| request.head.upgrade.is_none())?;
+        let is_tunnel = match way {
+            Way::Download => request.response.status == 101,
+            Way::Upload => request.asks_for_tunnel(),
+        };
+        let taken = request.steps.as_ref().filter(|_| !is_tunnel)?;
         let throttle = taken.steps.throttle.as_ref()?;
         let per_second = match way {
             Way::Download => throttle.download,
