@@ -58,7 +58,9 @@ main() {
     fi
     if [ -z "${SBOM:-}" ]; then
         SBOM="$WORK/sbom"
-        cargo xtask sbom "$SBOM" "${ALL[@]}"
+        # By those that are built together: they have features of their packages in common.
+        cargo xtask sbom "$SBOM" propylon propylonctl propylon-keyserver
+        cargo xtask sbom "$SBOM" propylon-bench propylon-gateway
     fi
     for kind in "$@"; do
         case "$kind" in

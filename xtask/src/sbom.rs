@@ -1,7 +1,8 @@
 //! Parts that a program is made of, as CycloneDX: packages with versions, licences, digests, and who needs whom.
 //!
-//! `cargo metadata` and Cargo.lock are all that it comes from, so that two runs of one commit say the same: there is no
-//! time and no serial number in it.
+//! `cargo metadata`, `cargo tree` and Cargo.lock are all that it comes from, so that two runs of one commit say the same:
+//! there is no time and no serial number in it. Programs that are named together are built together, and have features of
+//! their packages in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -11,7 +12,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::tidy::packages::metadata;
+use crate::tidy::packages::{cargo, metadata};
 
 /// The command: a file `PROGRAM.cdx.json` in the folder for each program, or a line that says why there is none.
 pub fn run(root: &Path, folder: &Path, programs: &[String]) -> bool {
@@ -25,7 +26,8 @@ pub fn run(root: &Path, folder: &Path, programs: &[String]) -> bool {
 fn write(root: &Path, folder: &Path, programs: &[String]) -> Result<(), String> {
     let at = |error: std::io::Error| format!("{}: {error}", folder.display());
     fs::create_dir_all(folder).map_err(at)?;
-    let parts = Parts::read(root)?;
+    let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
+    let parts = Parts::read(root, &programs)?;
     for program in programs {
         let text = serde_json::to_string_pretty(&parts.of(program)?).map_err(|error| error.to_string())?;
         fs::write(folder.join(format!("{program}.cdx.json")), text + "\n").map_err(at)?;
@@ -36,6 +38,8 @@ fn write(root: &Path, folder: &Path, programs: &[String]) -> Result<(), String> 
 /// All packages of the workspace, for this machine's kind.
 struct Parts {
     packages: BTreeMap<String, Package>,
+    /// Names with versions of what programs link, by program: edges of the above are for features of the whole workspace.
+    linked: BTreeMap<String, BTreeSet<String>>,
     /// The compiler's version, which is that of the standard library.
     compiler: String,
 }
@@ -58,7 +62,8 @@ struct Package {
 }
 
 impl Parts {
-    fn read(root: &Path) -> Result<Self, String> {
+    /// `programs` are packages that are built together.
+    fn read(root: &Path, programs: &[&str]) -> Result<Self, String> {
         let metadata = metadata(root)?;
         let lock = fs::read_to_string(root.join("Cargo.lock")).map_err(|error| format!("Cargo.lock: {error}"))?;
         let digests = digests(&lock)?;
@@ -79,13 +84,14 @@ impl Parts {
                 }
             }
         }
-        Ok(Self { packages, compiler: compiler()? })
+        Ok(Self { packages, linked: trees(root, programs)?, compiler: compiler()? })
     }
 
     fn of(&self, program: &str) -> Result<Value, String> {
         let own = self.packages.iter().find(|(_, package)| package.is_ours && package.name == program);
         let (own, package) = own.ok_or_else(|| format!("there is no package {program}"))?;
-        let linked = self.linked(own);
+        let listed = self.linked.get(program).ok_or_else(|| format!("{program} was not asked for"))?;
+        let linked = self.linked(own, listed);
         let all = &linked | &self.built_with(&linked);
         let components = all.iter().filter(|id| *id != own).filter_map(|id| {
             let package = self.packages.get(id)?;
@@ -109,11 +115,14 @@ impl Parts {
         }))
     }
 
-    /// Packages in the program: what it links, and what these link. A macro is found, and what it links is not.
-    fn linked(&self, program: &str) -> BTreeSet<String> {
+    /// Packages in the program, of those that are listed: what it links, and what these link. A macro is found, and what it
+    /// links is not.
+    fn linked(&self, program: &str, listed: &BTreeSet<String>) -> BTreeSet<String> {
+        let is_in = |package: &Package| package.is_macro || listed.contains(&package.reference());
+        let is_listed = |id: &&String| self.packages.get(*id).is_some_and(is_in);
         self.reached([program.to_owned()].into(), |package| match package.is_macro {
             true => BTreeSet::new(),
-            false => package.links.clone(),
+            false => package.links.iter().filter(is_listed).cloned().collect(),
         })
     }
 
@@ -201,6 +210,23 @@ impl Package {
     }
 }
 
+/// Names with versions of what programs link, themselves among it, by program.
+fn trees(root: &Path, programs: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+    let mut words = "tree --locked --offline --edges normal,no-proc-macro --prefix none --no-dedupe --format {p}"
+        .split(' ')
+        .collect::<Vec<_>>();
+    words.extend(programs.iter().flat_map(|program| ["--package", program]));
+    let text = cargo(root, &words)?;
+    let name = |line: &str| {
+        let (name, rest) = line.split_once(" v")?;
+        Some((name.to_owned(), format!("{name}@{}", rest.split(' ').next()?)))
+    };
+    // A tree begins with the program itself, and ends with an empty line.
+    let of_program =
+        |tree: &str| Some((name(tree.lines().next()?)?.0, tree.lines().filter_map(name).map(|it| it.1).collect()));
+    Ok(text.split("\n\n").filter_map(of_program).collect())
+}
+
 /// Digests of archives, by name and version.
 fn digests(lock: &str) -> Result<BTreeMap<(String, String), String>, String> {
     let table: toml::Table = lock.parse().map_err(|error| format!("Cargo.lock: {error}"))?;
@@ -231,34 +257,34 @@ fn text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::packages::cargo;
+
+    /// Programs of a release that are built together.
+    const RELEASE: [&str; 3] = ["propylon", "propylonctl", "propylon-keyserver"];
 
     fn top() -> &'static Path {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the top")
     }
 
-    /// Name and version of what cargo itself says to be linked.
-    fn tree(program: &str) -> BTreeSet<String> {
-        let words = ["tree", "--locked", "--offline", "--edges", "normal,no-proc-macro", "--prefix", "none"];
-        let text = cargo(top(), &[&words[..], &["--format", "{p}", "--package", program]].concat()).expect("a tree");
-        let lines = text.lines().filter_map(|line| {
-            let (name, rest) = line.split_once(" v")?;
-            Some(format!("{name}@{}", rest.split(' ').next()?))
-        });
-        lines.collect()
-    }
-
     #[test]
     fn every_package_that_cargo_links_is_in_it_with_its_licence_and_digest() {
-        let parts = Parts::read(top()).expect("parts");
-        for program in ["propylon", "propylonctl", "propylon-keyserver", "propylon-bench", "propylon-gateway"] {
+        let parts = Parts::read(top(), &RELEASE).expect("parts");
+        for program in RELEASE {
             let list = parts.of(program).expect("a list");
             assert_eq!(list, parts.of(program).expect("a list"), "the same again");
             let required = |component: &&Value| component["scope"] == "required";
             let linked = array(&list["components"]).filter(required).map(|component| text(&component["bom-ref"]));
             let linked: BTreeSet<String> = linked.chain([text(&list["metadata"]["component"]["bom-ref"])]).collect();
-            let missing: Vec<String> = tree(program).difference(&linked).cloned().collect();
-            assert_eq!(missing, Vec::<String>::new(), "{program}");
+            let mut expected = trees(top(), &RELEASE).expect("trees").remove(program).expect("its tree");
+            expected.insert(
+                list["components"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .map(|it| text(&it["bom-ref"]))
+                    .find(|it| it.starts_with("std@"))
+                    .expect("the standard library"),
+            );
+            assert_eq!(linked, expected, "{program}");
             for component in array(&list["components"]) {
                 let name = text(&component["bom-ref"]);
                 assert!(component["licenses"][0]["expression"].as_str().is_some_and(|it| !it.contains('/')), "{name}");
@@ -274,7 +300,7 @@ mod tests {
 
     #[test]
     fn macros_and_what_builds_are_told_and_are_not_said_to_be_linked() {
-        let list = Parts::read(top()).expect("parts").of("propylon").expect("a list");
+        let list = Parts::read(top(), &RELEASE).expect("parts").of("propylon").expect("a list");
         let scope = |name: &str| {
             let found = array(&list["components"]).find(|component| component["name"] == name);
             found.unwrap_or_else(|| panic!("no {name}"))["scope"].clone()
@@ -285,8 +311,8 @@ mod tests {
             (json!("excluded"), json!("excluded"), json!("excluded"))
         );
         let names: BTreeSet<String> = array(&list["components"]).map(|component| text(&component["bom-ref"])).collect();
-        // What other packages' features bring, such as hyper's h2, is in the list: cargo tells those of the workspace.
-        assert!(!names.iter().any(|name| name.starts_with("ratatui@")), "{names:?}");
+        // Of other programs, the second by a feature of a package that the engine has as well.
+        assert!(!names.iter().any(|name| name.starts_with("ratatui@") || name.starts_with("h2@")), "{names:?}");
         for entry in array(&list["dependencies"]) {
             for needed in array(&entry["dependsOn"]) {
                 assert!(names.contains(&text(needed)), "{needed} of {}", entry["ref"]);
