@@ -472,7 +472,8 @@ fn pages_of_other_origins_are_told_what_they_may() {
         )
     };
     let may = "Access-Control-Allow-Methods: PUT\r\nAccess-Control-Allow-Headers: X-A\r\n\
-               Access-Control-Max-Age: 600\r\nAccess-Control-Allow-Credentials: true\r\nVary: Origin\r\n";
+               Access-Control-Max-Age: 600\r\nAccess-Control-Expose-Headers: X-B\r\n\
+               Access-Control-Allow-Credentials: true\r\nVary: Origin\r\n";
     for origin in ["https://a.example", "https://x.y.b.example"] {
         let wanted = format!("HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: {origin}\r\n{may}\r\n");
         assert_eq!(said(&engine, &preflight("/dead", origin)), wanted);

@@ -51,11 +51,14 @@ impl Cors {
         if let Some(time) = cors.max_age {
             write_line(b"Access-Control-Max-Age", time.as_secs().to_string().as_bytes(), &mut preflight);
         }
-        if !cors.expose.is_empty() {
-            write_line(b"Access-Control-Expose-Headers", cors.expose.join(", ").as_bytes(), &mut response);
-        }
-        for lines in [&mut preflight, &mut response].into_iter().filter(|_| cors.credentials) {
-            write_line(b"Access-Control-Allow-Credentials", b"true", lines);
+        // A preflight's answer has what may be read as well: browsers pass over it there, and the Gateway API asks for it.
+        for lines in [&mut preflight, &mut response] {
+            if !cors.expose.is_empty() {
+                write_line(b"Access-Control-Expose-Headers", cors.expose.join(", ").as_bytes(), lines);
+            }
+            if cors.credentials {
+                write_line(b"Access-Control-Allow-Credentials", b"true", lines);
+            }
         }
         Cors { origins: cors.origins.clone(), echo, preflight, response }
     }
@@ -167,7 +170,7 @@ mod tests {
             )
         };
         let may = "Access-Control-Allow-Methods: GET, PUT\r\nAccess-Control-Allow-Headers: X-A, X-B\r\n\
-                   Access-Control-Max-Age: 600\r\n";
+                   Access-Control-Max-Age: 600\r\nAccess-Control-Expose-Headers: X-C\r\n";
         let shown = "Access-Control-Expose-Headers: X-C\r\n";
         for (line, fields, wanted) in [
             ("OPTIONS /", format!("Origin: https://a.example\r\n{preflight}"), yes("https://a.example", may)),
