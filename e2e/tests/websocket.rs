@@ -5,6 +5,7 @@ use std::time::Duration;
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 use propylon_e2e::python::{PythonServer, python};
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Certificates, Engine, Origin, holds};
 
 const ENABLE_CONNECT_PROTOCOL: u16 = 8;
@@ -234,6 +235,35 @@ fn over_http_2_a_stream_in_which_nothing_moves_is_ended_and_its_connection_is_no
     holds("the server notices", || chat.closed("/idle 1006") == 1);
     assert_eq!(chat.engine.metric("propylon_timeouts_total", &[("wait", "tunnel-idle")]), 1.0);
     assert_eq!(chat.engine.metric("propylon_http2_connections", &[]), 1.0);
+}
+
+/// How long an attempt may take in a story that waits for the end of one.
+const ATTEMPT: &str = "timeouts = { attempt = \"2s\" }";
+
+#[test]
+fn a_websocket_goes_on_beyond_the_limit_of_the_attempt_that_opened_it() {
+    let server = PythonServer::start("ws_server.py", &[]);
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    let text = with(&[server.address()], "", "");
+    let silent = format!("[backend.silent]\nservers = [\"{}\"]\n", silent.address());
+    let route = format!("{ATTEMPT}\n[[route]]\npath = \"/silent\"\nbackend = \"silent\"\n{ATTEMPT}\n");
+    let engine = Engine::start(&[text, route, silent].concat());
+    let mut over_http1 = engine.client("plain");
+    over_http1.send(
+        "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    assert!(over_http1.read_head().starts_with("HTTP/1.1 101 "));
+    let mut over_http2 = OverHttp2::open(&engine, "/2");
+    // An attempt that began after theirs, and has the same limit, is ended by it: theirs would have been.
+    assert_eq!(engine.client("plain").get("/silent").status, 504);
+    over_http1.send(masked(TEXT, b"still"));
+    assert_eq!(over_http1.read_exact(7), b"\x81\x05still");
+    over_http2.say(TEXT, b"here");
+    assert_eq!(over_http2.hear(), Some((TEXT, b"here".to_vec())));
 }
 
 #[test]
