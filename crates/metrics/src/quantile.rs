@@ -1,8 +1,8 @@
 //! Quantiles of what a histogram has counted.
 
-/// The value that such a share of all is not above: linear within its bucket, as Prometheus has it; the last bound where
-/// it is above all. `counts` are those of each bucket by itself, one more than there are bounds. `None`: nothing was
-/// seen.
+/// The value that such a share of all is not above: linear within its bucket, as Prometheus has it; the last bound
+/// where it is above all. `counts` are those of each bucket by itself, one more than there are bounds. `None`: nothing
+/// was seen.
 #[must_use]
 pub fn quantile(share: f64, counts: impl Iterator<Item = f64> + Clone, bounds: &[f64]) -> Option<f64> {
     let wanted = share * counts.clone().sum::<f64>();
