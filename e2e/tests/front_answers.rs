@@ -523,6 +523,26 @@ fn pages_of_other_origins_are_told_what_they_may() {
     assert_eq!(said(&engine, options), format!("{ok}{allowed}{shown}\r\nok\n"));
 }
 
+/// Caches must not give the answer to one origin's page to another's.
+#[test]
+fn what_a_route_makes_of_vary_does_not_take_the_origin_from_it() {
+    let varying = Origin::always("HTTP/1.1 200 OK\r\nVary: Origin\r\nContent-Length: 0\r\n\r\n");
+    let route = |path: &str, change: &str| {
+        format!("[[route]]\npath = \"{path}\"\n{CORS}\nbackend = \"app\"\nresponse = {{ {change} }}\n")
+    };
+    let text = [
+        format!("[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"{}\"]\n", varying.address()),
+        route("/removed", "remove = [\"Vary\"]"),
+        route("/set", "set = { Vary = \"Accept\" }"),
+        route("/longer", "append = { Vary = \"Accept\" }"),
+    ];
+    let engine = Engine::start(&text.concat());
+    for (path, wanted) in [("/removed", "Origin"), ("/set", "Origin,Accept"), ("/longer", "Origin, Accept")] {
+        let response = engine.client("plain").ask(get(path, "Origin: https://a.example\r\n"));
+        assert_eq!(values(&response.head, "Vary").join(","), wanted, "{path}: {}", response.head);
+    }
+}
+
 fn lower_names(lines: &str) -> String {
     let lower = |line: &str| {
         let (name, value) = line.split_once(": ").expect("a line");

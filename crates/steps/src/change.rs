@@ -368,14 +368,18 @@ impl ResponseChange {
         self.fields.withholds(b"via")
     }
 
+    /// Whether a field of servers is replaced or removed. Lists that are made longer are neither.
+    pub fn replaces(&self, name: &[u8]) -> bool {
+        let is_list = || self.fields.append.iter().any(|line| name.eq_ignore_ascii_case(line.name.as_bytes()));
+        self.fields.withholds(name) && !is_list()
+    }
+
     /// Withholds the fields that are replaced or removed, and cookies that are changed. Lists go on as they came.
     pub fn withhold(&self, fields: &mut Fields, text: &[u8]) {
-        let is_list =
-            |name: &[u8]| self.fields.append.iter().any(|line| name.eq_ignore_ascii_case(line.name.as_bytes()));
         fields.withhold_where(|field| {
             let name = field.name.bytes(text);
             let is_cookie = !self.cookies.is_empty() && name.eq_ignore_ascii_case(b"set-cookie");
-            is_cookie || self.fields.withholds(name) && !is_list(name)
+            is_cookie || self.replaces(name)
         });
     }
 

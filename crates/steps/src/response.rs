@@ -39,6 +39,8 @@ impl<'a> Asked<'a> {
             write_line(ids.header.as_bytes(), id.as_bytes(), out);
         }
         if let Some(cors) = self.steps.and_then(|steps| steps.cors.as_ref()) {
+            // A server's Vary that the route takes away is none by which a cache would go.
+            let theirs = theirs.filter(|_| self.change.is_none_or(|change| !change.replaces(b"vary")));
             cors.write_lines((self.head, self.text), theirs.map(|(head, text)| (&head.fields, text)), out);
         }
     }
