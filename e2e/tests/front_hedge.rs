@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::admin::ask_admin;
 use propylon_e2e::frames::{CANCEL, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, RST_STREAM, request};
+use propylon_e2e::origin::dead;
 use propylon_e2e::otlp::Collector;
 use propylon_e2e::program::curl;
 use propylon_e2e::wait::WAIT_MAX;
@@ -297,6 +298,25 @@ fn a_second_attempt_needs_leave_of_the_budget_and_room_at_another_server() {
     busy.is_left(1);
     hedges(&engine, [1.0, 0.0, 0.0]);
     is_settled(&engine, 0.0);
+}
+
+/// A repeat is an attempt as a second one is: where it was the last, its server may be as late as it likes.
+#[test]
+fn a_repeat_that_was_the_last_attempt_has_no_second_beside_it() {
+    let (slow, quick) = (Held::new(), quick());
+    let text = config([dead(), slow.origin.address()], "retries = 1", HEDGE);
+    let text =
+        text.replacen(&format!("\"{}\"]", slow.label()), &format!("\"{}\", \"{}\"]", slow.label(), quick.address()), 1);
+    let engine = Engine::start(&text);
+    let mut client = engine.client("plain");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.is_asked(1);
+    // Ten times as long as it would take for another to be asked.
+    thread::sleep(Duration::from_millis(300));
+    slow.answer(SAYS_HELD);
+    assert_eq!(client.read_response().text(), "held");
+    assert_eq!((&engine.logged_path("/")["attempts"], quick.connections()), (&2.into(), 0));
+    hedges(&engine, [0.0; 3]);
 }
 
 #[test]

@@ -190,6 +190,14 @@ fn bodies_that_come_later_than_their_heads_are_copied_to_the_byte() {
             answered += 1.0;
         }
     }
+    // A copy has no trailers, and announces none.
+    let mut client = engine.client("plain");
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+    assert_eq!(client.ask(format!("{head}5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n")).text(), "own");
+    let (first, copy) = (own.next(), shadow.next());
+    assert!(first.body == b"hello" && copy.body == b"hello");
+    assert_eq!((values(&first.head, "Trailer"), values(&copy.head, "Trailer")), (vec!["X-Sum"], vec![]));
+    answered += 1.0;
     reaches(&engine, "shadow", "answered", answered);
     // A byte too long, and too long by far: what was not known beforehand goes on as if nobody had looked.
     for (round, length) in [60 * 1024 + 1, 65_000].into_iter().enumerate() {
@@ -233,7 +241,8 @@ fn several_mirrors_get_copies_each_by_its_own_share_and_bounds() {
         &[
             // Each worker takes turns by itself.
             "[process]\nworkers = 1\n",
-            LISTENERS,
+            // Clients write a field of this name as well.
+            &LISTENERS.replacen("\n[listener.web]", "\nrequest_headers = { X-A = \"{client.ip}\" }\n[listener.web]", 1),
             &backend("own", &[own.origin.address()], ""),
             &backend("wide", &[wide.origin.address()], ""),
             &backend("narrow", &[narrow.origin.address()], ""),
@@ -249,6 +258,7 @@ fn several_mirrors_get_copies_each_by_its_own_share_and_bounds() {
             assert_eq!(upload(&engine, (way, &format!("/short/{way}/{round}")), &body, &own), (200, b"own".to_vec()));
             let (first, copy) = (own.next(), wide.next());
             assert!(first.body == body && copy.body == body && copy.lines() == first.lines(), "{way} {round}");
+            assert_eq!(values(&copy.head, "X-A"), ["127.0.0.1"], "{way} {round}");
         }
     }
     reaches(&engine, "wide", "answered", 6.0);
@@ -332,7 +342,8 @@ fn mirrors_speak_http2_by_prior_knowledge_and_by_tls() {
 #[test]
 fn a_mirror_that_fails_or_is_slow_is_nothing_to_the_first_exchange() {
     let own = Server::new("own");
-    let hangs = Origin::scripted(|peer| peer.stall(WAIT_MAX));
+    // Longer than the story waits for its copies to be given up.
+    let hangs = Origin::scripted(|peer| peer.stall(2 * WAIT_MAX));
     let resets = Origin::scripted(|peer| {
         peer.read_head();
         peer.reset();
@@ -379,6 +390,9 @@ fn a_mirror_that_fails_or_is_slow_is_nothing_to_the_first_exchange() {
     }
     assert_eq!(engine.metric("propylon_server_faults_total", &[("backend", "own")]), 0.0);
 }
+
+/// Two of them would open two tunnels.
+const UPGRADE: &str = "GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 #[test]
 fn bodies_that_are_given_up_make_no_copy_and_leave_their_place() {
@@ -436,6 +450,8 @@ fn bodies_that_are_given_up_make_no_copy_and_leave_their_place() {
         assert_eq!(upload(&engine, (way, &format!("/limited/{way}")), &body(1_001), &own).0, 413);
         gives_up();
     }
+    assert_eq!(engine.client("plain").ask(UPGRADE).text(), "own");
+    gives_up();
     // Servers that want none of it, or are none.
     let mut client = begin("/hasty", "Content-Length: 20");
     assert_eq!(client.read_response().text(), "hasty");
@@ -705,6 +721,54 @@ fn a_connection_that_a_mirror_has_closed_while_idle_blames_nobody() {
     }
     assert_eq!(engine.metric("propylon_mirrored_requests_total", &[("reason", "failed")]), 0.0);
     assert_eq!(engine.metric("propylon_server_connections_total", &[("backend", "shadow")]), 2.0);
+}
+
+/// A mirror that closes in place of its second answer on each connection, and of the first on the third.
+#[test]
+fn a_copy_is_sent_again_neither_with_a_body_nor_by_an_unsafe_method_nor_where_its_server_has_failed() {
+    let own = Server::new("own");
+    let (connections, asked) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&asked);
+    let shadow = Origin::scripted(move |peer| {
+        let answers = if connections.fetch_add(1, Ordering::SeqCst) == 2 { 0 } else { 1 };
+        for number in 0.. {
+            if peer.read_request().is_none() {
+                return;
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+            if number == answers {
+                return peer.close();
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let engine = Engine::start(
+        &[
+            "[process]\nworkers = 1\n",
+            LISTENERS,
+            &backend("own", &[own.origin.address()], ""),
+            &backend("shadow", &[shadow.address()], ""),
+            &route("/", "own", "\"shadow\"", ""),
+        ]
+        .concat(),
+    );
+    let mut client = engine.client("plain");
+    let (bare, body) = ("HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    for (place, (start, rest, outcome, number)) in [
+        ("GET /1", bare, "answered", 1.0),
+        ("POST /2", "HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "failed", 1.0),
+        ("GET /3", bare, "answered", 2.0),
+        ("PUT /4", body, "failed", 2.0),
+        ("GET /5", bare, "failed", 3.0),
+        ("GET /6", bare, "answered", 3.0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(client.ask(format!("{start} {rest}")).text(), "own", "{start}");
+        reaches(&engine, "shadow", outcome, number);
+        assert_eq!(asked.load(Ordering::SeqCst), place + 1, "{start}");
+    }
 }
 
 #[test]

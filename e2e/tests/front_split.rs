@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, frame, request};
+use propylon_e2e::frames::{CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, RST_STREAM, block, frame, request};
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::wait::WAIT_MAX;
@@ -243,7 +243,9 @@ fn trailers_of_bodies_that_are_held_go_on_unless_an_entry_changes_fields_of_requ
             side("second")
         )
     };
-    let routes = format!("{}[[route]]\n{}", route("request"), route("response"));
+    let passing =
+        "[[route]]\npath = \"/passing\"\nbackend = [{ name = \"first\", request = { set = { X-Side = \"it\" } } }]";
+    let routes = format!("{}[[route]]\n{}{passing}", route("request"), route("response"));
     let engine = Engine::start(&format!("[process]\nworkers = 1\n{}", config(&backends, &routes)));
     let mut client = engine.client("plain");
     let (mut http2, mut stream) = (Http2::start(&engine), 1);
@@ -288,6 +290,10 @@ fn trailers_of_bodies_that_are_held_go_on_unless_an_entry_changes_fields_of_requ
         let times = |name: &str| seen.iter().filter(|side| *side == name).count();
         assert_eq!((times("first"), times("second")), if of == "request" { (3, 3) } else { (2, 2) }, "{seen:?}");
     }
+    // Nor does a body that passes through announce what does not come.
+    let head = "POST /passing HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+    let text = client.ask(format!("{head}5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n")).text();
+    assert!(text.contains("X-Side: it") && text.contains("hello") && !text.contains("X-Sum"), "{text}");
 }
 
 #[test]
@@ -398,7 +404,7 @@ fn a_fallback_takes_what_the_backend_has_no_server_for() {
          [[route]]\npath = \"/queued\"\nbackend = \"queued\"\nfallback = \"spare\"\n\
          [[route]]\nbackend = \"refused\"\n",
         backend("spare", &[spare.address()], ""),
-        backend("refused", &[dead(), dead()], "retries = 1"),
+        backend("refused", &[dead(), dead(), dead()], "retries = 1"),
         backend("circuit", &[slow.address()], full),
     );
     let engine = Engine::start(&text);
@@ -427,6 +433,7 @@ fn a_fallback_takes_what_the_backend_has_no_server_for() {
     assert_eq!(spare.received_text().matches(&body).count(), 4);
     let refused = engine.client("plain").get("/");
     assert_eq!((refused.status, refused.text().as_str()), (502, "502 Bad Gateway: connect-refused\n"));
+    assert_eq!(engine.logged_path("/")["attempts"], 2, "one repeat, whatever servers are left");
 }
 
 #[test]
@@ -577,6 +584,27 @@ fn a_status_that_is_asked_again_is_no_stale_connection_and_is_paid_for() {
 }
 
 #[test]
+fn a_client_that_leaves_between_two_attempts_has_no_other_made() {
+    let (origin, asked) = failing(&[503, 503, 503]);
+    let retries = "retries = { attempts = 2, on = [503], backoff = \"5s\" }";
+    let route = format!("backend = \"a\"\n{retries}");
+    let engine = Engine::start(&config(&[backend("a", &[origin.address()], "")], &route));
+    let mut client = engine.client("plain");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_retries_total", &[("backend", "a")], 1.0);
+    client.reset();
+    let mut http2 = Http2::start(&engine);
+    http2.get(1, "/stream");
+    engine.metric_reaches("propylon_retries_total", &[("backend", "a")], 2.0);
+    http2.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    for path in ["/", "/stream"] {
+        let line = engine.logged_path(path);
+        assert_eq!((&line["attempts"], &line["status"]), (&1.into(), &0.into()), "{line}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn repeats_stay_within_the_budget_of_the_backend() {
     let origin = Origin::always("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy");
     let route = "backend = \"a\"\nretries = { attempts = 1, on = [503] }";
@@ -629,13 +657,17 @@ fn the_time_of_the_whole_request_ends_it_wherever_it_is() {
         peer.stall(WAIT_MAX);
     });
     let full = format!("servers = [{{ address = \"{}\", max_connections = 1 }}]", silent.address());
+    let (busy, _) = failing(&[503, 503]);
     let text = format!(
         "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}{}\
          [backend.full]\n{full}\n\
          [[route]]\npath = \"/silent\"\nbackend = \"silent\"\ntimeouts = {{ request = \"300ms\" }}\n\
          [[route]]\npath = \"/halting\"\nbackend = \"halting\"\ntimeouts = {{ request = \"300ms\" }}\n\
          [[route]]\npath = \"/full\"\nbackend = \"full\"\ntimeouts = {{ request = \"300ms\" }}\n\
-         [[route]]\npath = \"/hold\"\nbackend = \"full\"\n",
+         [[route]]\npath = \"/hold\"\nbackend = \"full\"\n\
+         [[route]]\npath = \"/pausing\"\nbackend = \"busy\"\ntimeouts = {{ request = \"300ms\" }}\n\
+         retries = {{ attempts = 1, on = [503], backoff = \"60s\" }}\n{}",
+        backend("busy", &[busy.address()], ""),
         backend("silent", &[silent.address()], ""),
         backend("halting", &[halting.address()], ""),
     );
@@ -659,6 +691,10 @@ fn the_time_of_the_whole_request_ends_it_wherever_it_is() {
         );
         assert_eq!(engine.logged_path(path)["fault"], "request-timeout");
     }
+    // A pause before another attempt is over with it, and not after half a minute.
+    let mut client = engine.client("plain");
+    client.read_timeout(Duration::from_secs(20));
+    assert!(client.get("/pausing").status >= 500);
     let mut client = engine.client("plain");
     client.send("GET /halting HTTP/1.1\r\nHost: a\r\n\r\n");
     let (bytes, ending) = client.read_to_end();
@@ -793,7 +829,13 @@ fn bodies_beyond_a_routes_limit_are_refused_and_servers_never_get_more() {
             }
         }
     }
-    let response = engine.client("plain").ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nabcdefghijk");
+    let announced = |length: usize| {
+        let request =
+            format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{}", &"abcdefghijk"[..length]);
+        engine.client("plain").ask(request)
+    };
+    assert_eq!(announced(10).status, 200);
+    let response = announced(11);
     assert_eq!((response.status, response.text().as_str()), too_long);
     let expecting = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(engine.client("plain").ask(expecting).status, 413);

@@ -1,5 +1,8 @@
 //! Requests of HTTP/2 that are sent again: their bodies are as good the second time as over HTTP/1.1.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use propylon_e2e::engine::with;
 use propylon_e2e::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, RST_STREAM, block, frame as bytes_of, request,
@@ -46,6 +49,33 @@ fn a_small_body_is_sent_again_where_its_stream_was_passed_over() {
         assert_eq!((head.status(), &body[..]), (Some(200), &b"once and again"[..]), "{length}");
         assert_eq!(origin.connections(), 2);
     }
+}
+
+/// The server has not looked at it, and all the same what has left of the body is not here any more.
+#[test]
+fn a_body_part_of_which_has_left_is_not_sent_again_nor_to_the_fallback() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                count.fetch_add(1, Ordering::SeqCst);
+            } else if frame.kind == DATA {
+                let last = frame.stream - 2;
+                server.send_bytes(&bytes_of(GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0; 4]].concat()));
+            }
+        }
+    });
+    let spare = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nspare");
+    let text = with(&[origin.address()], "", "protocol = \"h2\"");
+    let fallback = format!("fallback = \"spare\"\n[backend.spare]\nservers = [\"{}\"]\n", spare.address());
+    let engine = Engine::start(&[text, fallback].concat());
+    let mut client = engine.client("plain");
+    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\nhalf of it");
+    let response = client.read_response();
+    assert!(response.status >= 500, "{}", response.text());
+    assert_eq!((asked.load(Ordering::SeqCst), spare.connections()), (1, 0), "{}", response.text());
 }
 
 /// To a server of HTTP/1.1 the second attempt has the framing of the first.

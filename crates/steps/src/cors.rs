@@ -51,7 +51,7 @@ impl Cors {
         if let Some(time) = cors.max_age {
             write_line(b"Access-Control-Max-Age", time.as_secs().to_string().as_bytes(), &mut preflight);
         }
-        // A preflight's answer has what may be read as well: browsers pass over it there, and the Gateway API asks for it.
+        // A preflight's answer has what may be read as well: the Gateway API asks for it, and browsers pass over it.
         for lines in [&mut preflight, &mut response] {
             if !cors.expose.is_empty() {
                 write_line(b"Access-Control-Expose-Headers", cors.expose.join(", ").as_bytes(), lines);
@@ -203,6 +203,24 @@ mod tests {
         let credentials = "Access-Control-Allow-Credentials: true\r\n";
         assert_eq!(lines(&echo, "GET /", asked), format!("{origin}{credentials}Vary: Origin\r\n"));
         assert_eq!(lines(&echo, "GET /", ""), "Vary: Origin\r\n");
+    }
+
+    #[test]
+    fn a_preflight_names_its_origin_and_what_it_asks_for_and_no_other_request_is_one() {
+        let (origin, asks) = ("Origin: https://a.example\r\n", "Access-Control-Request-Method: PUT\r\n");
+        for (method, fields, wanted) in [
+            ("OPTIONS", [origin, asks], true),
+            ("OPTIONS", [asks, ""], false),
+            ("OPTIONS", [origin, ""], false),
+            ("OPTIONS", [&origin.repeat(2), asks], false),
+            ("GET", [origin, asks], false),
+        ] {
+            let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{}\r\n", fields.concat());
+            let mut head = RequestHead::default();
+            let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+            assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+            assert_eq!(is_preflight(&head, text.as_bytes()), wanted, "{text}");
+        }
     }
 
     #[test]

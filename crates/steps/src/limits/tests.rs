@@ -172,6 +172,11 @@ fn a_request_that_one_limit_refuses_takes_nothing_from_the_others() {
     assert!(passes(&limiters, ("10.0.0.2", "/", "")));
     let (refused, _) = ask(&limiters, ("10.0.0.3", "/", ""), SECOND);
     assert_eq!(limited(refused).1, "\"limit-1\";q=2;w=3600");
+    // Nor does one that was exempt there give back what it has not taken.
+    let limiters = self::limiters("[{rate='1/h',key='all',exempt='10.0.0.0/8'},{rate='1/h'}]", ("", ""));
+    assert!(passes(&limiters, ("10.0.0.1", "/", "")) && passes(&limiters, ("192.0.2.1", "/", "")));
+    assert!((0..5).all(|_| !passes(&limiters, ("10.0.0.1", "/", ""))));
+    assert!(!passes(&limiters, ("192.0.2.2", "/", "")));
 }
 
 #[test]
@@ -198,12 +203,14 @@ fn lists_go_by_the_source_and_by_values_of_the_key() {
 #[test]
 fn several_lines_of_a_key_are_one_key_and_each_may_be_denied() {
     let count = "X-Key: k\r\n";
-    let limiters = limiters("{rate='1/d',key={header='X-Key'}}", ("friend\n", "foe\n"));
+    let limiters = limiters("{rate='1/d',key={header='X-Key'}}", ("friend\na, b\n", "foe\n"));
     for (fields, wanted) in [
         (count.repeat(2), Event::Allowed),
         (count.repeat(3), Event::Refused),
         ("X-Key: other\r\nX_Key: k\r\n".into(), Event::Refused),
         ("X-Key: friend\r\nX-Key: k\r\n".into(), Event::Refused),
+        ("X-Key: a, b\r\n".into(), Event::Exempt),
+        ("X-Key: a\r\nX-Key: b\r\n".into(), Event::Refused),
         ("X-Key: foe\r\nX-Key: foe\r\n".into(), Event::Denied),
         ("X-Key: friend\r\nX-Key: foe\r\n".into(), Event::Denied),
         ("X-Key:\r\nX_Key: foe\r\n".into(), Event::Denied),
