@@ -466,7 +466,7 @@ mod tests {
         [[route]]
         path = "/quick"
         compress = { encodings = ["gzip", "zstd"], types = ["text/*"], minimum = 9, level = { gzip = 1, zstd = 2 }, credentials = "never", busy_max = 50 }
-        match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" }, suite = "TLS_AES_256_GCM_SHA384", group = { prefix = "secp" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443] }
+        match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" }, suite = "TLS_AES_256_GCM_SHA384", group = { prefix = "secp" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443], host = { regex = "^a" } }
         backend = "quick"
         auth = { basic = { file = "users", realm = "Staff", remember = "1m" }, user_to = "X-User", hide_credentials = true, watch = "10s" }
         request = { set = { X-Real-IP = "{client.ip}", X-Brace = "{{x}}" }, add = { X-Server = "{upstream.server}" }, append = { X-Way = "edge" }, remove = ["X-Debug"], host = "app.internal:81", path = { strip = "/quick" }, query = { set = { v = "3" }, add = { w = "{request.method}" }, remove = ["utm_source"] } }
@@ -668,6 +668,10 @@ mod tests {
             "cluster.capacity.hook",
             "tls.*.early_data",
             "route.*.match.TEXTS.*.exact",
+            // A condition on the host stands in `match` by itself, and is a pattern or a prefix.
+            "route.*.match.TEXTS.exact",
+            "route.*.match.TEXTS.prefix",
+            "route.*.match.TEXTS.present",
             // Included sections are shown where they belong.
             ".include",
             "route.*.sticky.key.cookie",

@@ -216,6 +216,7 @@ fn every_key_of_a_route_reaches_the_model() {
         tls: vec![FactCondition { fact: TlsFact::Version, test: TextTest::Exact("TLSv1.3".into()) }],
         grpc: Some(GrpcCondition { service: Some(TextTest::Exact("a.B".into())), method: None }),
         port: vec![443],
+        host: Some(TextTest::Prefix("a".into())),
     };
     assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
     assert_eq!(pattern.path, PathPattern::Regex("^/quick/([0-9]+)$".into()));

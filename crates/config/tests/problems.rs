@@ -233,6 +233,8 @@ fn conditions_of_routes_are_checked() {
         ("[[route]]\nmatch={query={a={regex='('}}}\nbackend='app'", 2, 24, "\"(\" is not a pattern: unclosed group"),
         ("[[route]]\nmatch={cookie={a=\"\\u0001\"}}\nbackend='app'", 2, 18, "cannot be compared with"),
         ("[[route]]\npath={regex='a{900}{900}'}\nbackend='app'", 2, 13, "is too large a pattern"),
+        ("[[route]]\nmatch={host='a'}\nbackend='app'", 2, 13, "one name, or any, is no condition; write the route's `host`"),
+        ("[[route]]\nmatch={host={prefix='A'}}\nbackend='app'", 2, 13, "hosts are compared in lower case"),
         ("[[route]]\nmatch={header={Host='a'}}\nbackend='app'", 2, 16, "a host is no condition on a field; write the route's `host`"),
         ("[listener.b]\nbind='[::]:1'\nrequest_headers={X-Who='{client.ip}'}\n[[route]]\nmatch={header={x-who='a'}}\nbackend='app'", 4, 1, "[listener.b] writes the field \"X-Who\" itself"),
         ("[[route]]\npath='/admin'\nrespond={status=403}\n[[route]]\npath={regex='js$'}\nbackend='app'", 1, 1, "warning: this route keeps clients out of /admin, but not from paths there that the pattern in line 10 fits"),

@@ -10,7 +10,7 @@ use propylon_config::{
     ClientFact, Forwarded, GrpcCondition, Listener, Network, PathPattern, Route, TextCondition, TextTest, TlsFact,
     TlsGroup, TlsSuite, pattern,
 };
-use propylon_http::h1::{Fields, Method, Name, RequestHead, cookies, is_same_or_lookalike};
+use propylon_http::h1::{Fields, HOST_BYTES_MAX, Method, Name, RequestHead, cookies, is_same_or_lookalike};
 use propylon_policy::route::Rank;
 use propylon_tls::Identity;
 use regex::bytes::Regex;
@@ -69,6 +69,7 @@ pub struct Conditions {
     tls: Vec<(TlsFact, Test)>,
     grpc: Option<Grpc>,
     ports: Vec<u16>,
+    host: Option<Test>,
 }
 
 /// Condition on a gRPC request.
@@ -93,6 +94,7 @@ pub enum Unmet<'c> {
     Grpc,
     /// The port that the client has connected to is none of those.
     Port(u16),
+    Host,
 }
 
 impl fmt::Display for Unmet<'_> {
@@ -108,6 +110,7 @@ impl fmt::Display for Unmet<'_> {
             Unmet::Tls(fact) => write!(f, "TLS: {fact} is not as it asks"),
             Unmet::Grpc => f.write_str("no gRPC request to this service and method"),
             Unmet::Port(port) => write!(f, "the client connects to port {port}"),
+            Unmet::Host => f.write_str("the host is not as it asks"),
         }
     }
 }
@@ -194,6 +197,7 @@ impl Conditions {
             tls: conditions.tls.iter().map(|asked| (asked.fact, Test::of(&asked.test))).collect(),
             grpc: conditions.grpc.as_ref().map(Grpc::of),
             ports: conditions.port.clone(),
+            host: conditions.host.as_ref().map(Test::of),
         })
     }
 
@@ -214,6 +218,13 @@ impl Conditions {
         }
         if let Some(unmet) = self.unmet_by_connection(connection) {
             return Some(unmet);
+        }
+        if let Some(host) = &self.host {
+            let mut scratch = [0; HOST_BYTES_MAX];
+            let name = head.host_name(text, &mut scratch);
+            if !host.holds(Some(Cow::Borrowed(name.as_bytes()))) {
+                return Some(Unmet::Host);
+            }
         }
         if self.grpc.as_ref().is_some_and(|grpc| !grpc.holds(head, text)) {
             return Some(Unmet::Grpc);
@@ -437,6 +448,9 @@ mod tests {
             ("match = { method = \"POST\" }", "GET /", "", "another method"),
             ("match = { source = \"10.0.0.0/8\" }", "GET /", "", ""),
             ("match = { source = [\"11.0.0.0/8\", \"::/0\"] }", "GET /", "", "the client is 10.1.2.3"),
+            ("match = { host = { regex = \"^a$\" } }", "GET /", "", ""),
+            ("match = { host = { regex = \"^a$\" } }", "GET http://a/", "", ""),
+            ("match = { host = { prefix = \"b\" } }", "GET /", "", "the host is not as it asks"),
             ("match = { header = { X-A = \"1\" } }", "GET /", "x-a: 1\r\n", ""),
             ("match = { header = { X-A = \"1\" } }", "GET /", "X-A: 11\r\n", field),
             ("match = { header = { X-A = \"1\" } }", "GET /", "", field),

@@ -35,6 +35,9 @@ pub struct Conditions {
     /// Ports, one of which the client has connected to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub port: Vec<u16>,
+    /// Host that the request names, in lower case, without port and trailing dot. Absent: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<TextTest>,
 }
 
 /// A condition on a fact of the client's connection.
@@ -158,11 +161,11 @@ impl Conditions {
     /// Numbers of conditions by kind, in the order in which they rank: on the method (0 or 1), on fields, on parameters
     /// of the query, and others, which the Gateway API has no rank for.
     pub fn counts(&self) -> [usize; 4] {
-        let Conditions { method, header, query, cookie, source, client, tls, grpc, port } = self;
+        let Conditions { method, header, query, cookie, source, client, tls, grpc, port, host } = self;
         // A condition on gRPC without either asks for a call.
         let of_grpc =
             |grpc: &GrpcCondition| 1 + usize::from(grpc.service.is_some()) + usize::from(grpc.method.is_some());
-        let lists = usize::from(!source.is_empty()) + usize::from(!port.is_empty());
+        let lists = usize::from(!source.is_empty()) + usize::from(!port.is_empty()) + usize::from(host.is_some());
         let others = cookie.len() + client.len() + tls.len() + lists + grpc.as_ref().map_or(0, of_grpc);
         [usize::from(!method.is_empty()), header.len(), query.len(), others]
     }

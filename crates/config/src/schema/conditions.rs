@@ -35,7 +35,8 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL, of_tls)).unwrap_or_default();
     let grpc = section.table("grpc").and_then(grpc);
     let port = ports(&mut section);
-    let conditions = Conditions { method, header, query, cookie, source, client, tls, grpc, port };
+    let host = host(&mut section);
+    let conditions = Conditions { method, header, query, cookie, source, client, tls, grpc, port, host };
     let (span, report) = (section.span, section.report);
     section.close();
     if conditions.is_empty() && report.errors() == errors && report.is_whole() {
@@ -132,6 +133,27 @@ fn ports(section: &mut Section<'_, '_>) -> Vec<u16> {
         }
         port
     })
+}
+
+/// A condition on the host: names and `*.` in front of one are the route's own key.
+fn host(section: &mut Section<'_, '_>) -> Option<TextTest> {
+    let report = section.report;
+    let entry = section.forms("host", &[Form::String, Form::Table])?;
+    let test = test(report, "host", &entry.node)?;
+    let text = match &test {
+        TextTest::Prefix(text) | TextTest::Regex(text) => text,
+        TextTest::Exact(_) | TextTest::Present | TextTest::Absent => {
+            let fix =
+                "write the route's `host`, or a pattern, as in match = { host = { regex = '^app[0-9]+[.]example$' } }";
+            report.error(entry.node.span, "one name, or any, is no condition", fix);
+            return None;
+        }
+    };
+    let is_prefix = matches!(test, TextTest::Prefix(_));
+    if is_prefix && text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        report.error(entry.node.span, "hosts are compared in lower case: none begins so", "write it in lower case");
+    }
+    Some(test)
 }
 
 /// One item, or an array of some.
