@@ -17,6 +17,7 @@ use moved::has_guards;
 use crate::changes::Changes;
 use crate::guards::Guard;
 use crate::plan::{Action, CLOSED, Certificate, Note, Path, Plan, Route, quoted, redirect, respond};
+use crate::variables::{self, lower, marked};
 use crate::words::{Directive, End, directives};
 
 /// Snippets inside each other.
@@ -36,7 +37,7 @@ const WITHOUT: &[(&str, &str)] = &[
 ];
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
-    let all = directives(text, End::Line)?;
+    let all = directives(&marked(text), End::Line)?;
     let mut snippets = BTreeMap::new();
     let mut sites = Vec::new();
     let mut options = None;
@@ -207,6 +208,11 @@ impl Reader<'_> {
             None => (rest, None),
         };
         let is_name = !host.is_empty();
+        if port.is_none() && variables::is_in(host) {
+            let fix = "its variable is taken for a name without a port, and its site for one with a certificate: write \
+                       the listener's address and the route's host where it is something else";
+            self.plan.note(site.line, address, fix);
+        }
         // A certificate is had for names; a port alone is plaintext, unless there is a `tls`.
         let has_tls = site.find("tls").is_some();
         let is_tls = match scheme {
@@ -215,7 +221,7 @@ impl Reader<'_> {
         };
         let port = port.unwrap_or(if is_tls { 443 } else { 80 });
         let hosts = self.binds(site);
-        let host = is_name.then(|| host.to_ascii_lowercase());
+        let host = is_name.then(|| lower(host));
         let mut sites = Vec::new();
         for address in &hosts {
             let listener = self.plan.listener(&format!("{address}:{port}"), is_tls).name.clone();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use propylon_config::{Source, parse};
 
 use crate::plan::quoted;
+use crate::variables::filled;
 use crate::write::key_text;
 
 /// Keys of a route beside what it is for and where it leads.
@@ -16,6 +17,8 @@ pub struct Changes {
     pub host: Option<String>,
     /// `request.path` as TOML has it.
     pub path: Option<String>,
+    /// `response.location`: what a server's Location begins with, and what instead.
+    pub locations: Vec<(String, String)>,
     pub timeouts: BTreeMap<String, String>,
     pub body_limit: Option<String>,
     /// `compress` as TOML has it.
@@ -113,6 +116,13 @@ impl Changes {
         self.take(Changes { host: Some(quoted(host)), ..self.clone() })
     }
 
+    /// Has a server's Location that begins with a text begin with another one.
+    pub fn location(&mut self, from: &str, to: &str) -> Result<(), String> {
+        let mut trial = self.clone();
+        trial.locations.push((from.to_owned(), to.to_owned()));
+        self.take(trial)
+    }
+
     pub fn body_limit(&mut self, bytes: u64) -> Result<(), String> {
         let text = match bytes {
             bytes if bytes.is_multiple_of(1 << 30) => quoted(&format!("{}GiB", bytes >> 30)),
@@ -196,6 +206,7 @@ impl Changes {
             return Err("a path is changed in one way".into());
         }
         trial.path = trial.path.or_else(|| other.path.clone());
+        trial.locations.extend(other.locations.clone());
         trial.host = other.host.clone().or(trial.host);
         trial.body_limit = other.body_limit.clone().or(trial.body_limit);
         trial.compress = other.compress.clone().or(trial.compress);
@@ -214,7 +225,7 @@ impl Changes {
                              [backend.a]\nservers = [\"127.0.0.1:80\"]\n\n[[route]]\nbackend = \"a\"\n";
         let others = trial.backends.iter().filter(|name| *name != "a");
         let others = others.map(|name| format!("\n[backend.{}]\nservers = [\"127.0.0.1:81\"]\n", key_text(name)));
-        let text = format!("{FRAME}{}{}", trial.text(true, true), others.collect::<String>());
+        let text = filled(&format!("{FRAME}{}{}", trial.text(true, true), others.collect::<String>()));
         match parse(&Source { name: "changes.toml".into(), base: "/".into(), text }) {
             Ok(_) => {
                 *self = trial;
@@ -238,7 +249,13 @@ impl Changes {
             request.extend(self.host.iter().map(|host| format!("host = {host}")));
             request.extend(self.path.iter().map(|path| format!("path = {path}")));
         }
-        for (key, all) in [("request", request), ("response", self.response.text(is_tls))] {
+        let mut response = self.response.text(is_tls);
+        if has_servers && !self.locations.is_empty() {
+            let one = |(from, to): &(String, String)| format!("{{ from = {}, to = {} }}", quoted(from), quoted(to));
+            response
+                .push(format!("location = [{}]", self.locations.iter().map(one).collect::<Vec<String>>().join(", ")));
+        }
+        for (key, all) in [("request", request), ("response", response)] {
             if !all.is_empty() {
                 out.push_str(&format!("{key} = {{ {} }}\n", all.join(", ")));
             }

@@ -34,6 +34,24 @@ pub struct Guard {
     pub is_whole: bool,
 }
 
+impl Guard {
+    /// Has a guard over a route by pattern except nobody who would go before other patterns then, as by a field:
+    /// methods are put in order, and what the route decides by itself is no condition. Whether that is more.
+    pub fn is_patterned(&mut self, tls: &BTreeMap<String, bool>, route: &Route) -> bool {
+        let count = self.except.len();
+        let guarded = Guarded::none(&[], tls);
+        let is_of_method =
+            |term: &Term| term.host.is_none() && term.conditions.keys().all(|(kind, _)| kind == "method");
+        let is_decided = |term: &Term| match guarded.meet(route, term, false) {
+            Meet::Apart => true,
+            Meet::Both(both) => is_same(&both, route),
+            Meet::Unknown => false,
+        };
+        self.except.retain(|term| is_of_method(term) || is_decided(term));
+        self.except.len() < count
+    }
+}
+
 /// Words for a guard that asks for a proof where a route cannot.
 pub const SHUT: &str = "some routes cannot ask for its proof, as where they ask for another: write one `auth` for both; \
                         until then requests there are answered with its refusal";
@@ -166,6 +184,14 @@ impl<'g> Guarded<'g> {
         };
         let mut conditions = route.conditions.clone();
         for (key, asked) in &term.conditions {
+            if key.0 == "host"
+                && let Some(is_asked) = host.as_deref().and_then(|host| is_host(host, asked))
+            {
+                if is_asked {
+                    continue;
+                }
+                return Meet::Apart;
+            }
             let own = conditions.get(key).cloned();
             match own.map_or(Ok(Some(asked.clone())), |own| values(&key.0, &own, asked)) {
                 Ok(Some(value)) => drop(conditions.insert(key.clone(), value)),
@@ -184,6 +210,16 @@ fn closed(route: Route, guard: &Guard) -> Route {
 
 fn is_same(one: &Route, two: &Route) -> bool {
     (&one.host, &one.path, &one.conditions) == (&two.host, &two.path, &two.conditions)
+}
+
+/// Whether a host is as a condition asks; none of one that stands for several.
+fn is_host(host: &str, asked: &str) -> Option<bool> {
+    let text = asked.split_once('"')?.1.rsplit_once('"')?.0.replace("\\\\", "\\").replace("\\\"", "\"");
+    match host {
+        _ if host.starts_with("*.") => None,
+        _ if asked.starts_with("{ prefix") => Some(host.starts_with(&text)),
+        _ => Some(pattern::compile(&text).ok()?.is_match(host.as_bytes())),
+    }
 }
 
 fn is_in(host: &str, pattern: &str) -> bool {
@@ -353,6 +389,12 @@ mod tests {
         assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/a/x")), Err(()));
         assert_eq!(paths(&prefix("/API"), &prefix("/api"), true, false), Ok(Some(prefix("/API"))));
         assert_eq!(values("source", "\"10.1.0.0/16\"", "\"10.0.0.0/8\""), Err(()));
+        assert_eq!(is_host("x.a.test", r#"{ regex = "a\\.test$" }"#), Some(true));
+        assert_eq!(is_host("x.abtest", r#"{ regex = "a\\.test$" }"#), Some(false));
+        assert_eq!(
+            (is_host("a.b", r#"{ prefix = "a." }"#), is_host("*.b", r#"{ prefix = "a." }"#)),
+            (Some(true), None)
+        );
         assert_eq!(values("method", "[\"GET\", \"POST\"]", "\"PUT\""), Ok(None));
     }
 }

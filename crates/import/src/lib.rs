@@ -20,6 +20,7 @@ mod nginx;
 mod patterns;
 mod plan;
 mod terms;
+mod variables;
 mod words;
 mod write;
 

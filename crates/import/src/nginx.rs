@@ -9,6 +9,7 @@ mod limits;
 mod locations;
 mod order;
 mod reader;
+mod refusals;
 mod servers;
 mod sites;
 mod split;
@@ -24,6 +25,7 @@ use fields::unescaped;
 use limits::Zones;
 use locations::{Locations, Spot, by_method};
 use reader::{Listen, Place, Reader, upstreams};
+use refusals::refusal;
 use sites::{APART, REAL_IP, host};
 use stream::stream;
 use subrequests::is_beside;
@@ -272,6 +274,9 @@ impl Reader<'_> {
                 self.included(block.name(), each);
                 continue;
             }
+            if refusal(each).is_some() {
+                continue;
+            }
             if each.name() == "rewrite" {
                 if block.find("proxy_pass").is_none() {
                     let fix = "write a route with `redirect`, or with `request.path` for what servers are asked for";
@@ -312,7 +317,12 @@ impl Reader<'_> {
         listens.iter_mut().for_each(|listen| listen.hosts.retain(is_left));
         let place = Place { http, server, listens: &listens, access: &access, changes: &changes };
         let own = server.inner().iter().find(|each| each.name() == "return");
+        let first = self.plan.routes.len();
         match own {
+            Some(own) if is_answer(own) && guards(&[server]).iter().any(|each| each.name() == "if") => {
+                let action = guards(&[server]).first().map_or(respond(403, ""), |each| self.asks(each));
+                self.add(&place, own.line, Path::Prefix("/".into()), &action);
+            }
             Some(own) => {
                 let lost = guard_text(&[server, http]);
                 if let Some(action) = self.returned(own).or_else(|| self.lost(own, &lost)) {
@@ -323,6 +333,7 @@ impl Reader<'_> {
                 self.locations(&place);
             }
         }
+        self.refuse(first, (server, true));
     }
 
     /// Routes of a server's locations, and of what it has for all other paths.
@@ -331,8 +342,7 @@ impl Reader<'_> {
         let is_root = |each: &Directive| each.words.last().is_some_and(|word| word == "/") && each.word(1) != "=";
         let has_root = server.inner().iter().any(|each| each.name() == "location" && is_root(each));
         let root = server.find("root").filter(|_| !has_root);
-        let of_root = root.map(|_| guard_text(&[server, http]));
-        let (spots, notes) = Locations::of(server, of_root, |location| guard_text(&[location, server, http]));
+        let (spots, notes) = Locations::of(server);
         self.plan.notes.extend(notes);
         spots.iter().for_each(|spot| self.spot(place, spot));
         let Some(root) = root else { return };
@@ -396,8 +406,13 @@ impl Reader<'_> {
         let action = match is_redirect {
             true => redirect(target, &hosts, &["$request_uri", "$uri", "$uri$is_args$args", "$1", "/$1"], status)
                 .map(Action::Redirect),
+            false if status == 444 => {
+                let fix =
+                    "nginx closes the connection without an answer, and here the answer is an empty one of this status";
+                self.plan.note(each.line, each.text(), fix);
+                Some(respond(status, ""))
+            }
             false if (200..600).contains(&status) && !target.contains('$') => Some(respond(status, &unescaped(target))),
-            // 444 closes the connection.
             false => None,
         };
         if action.is_none() {
@@ -422,6 +437,7 @@ impl Reader<'_> {
             self.add(&bare, location.line, spot.path.clone(), &respond(403, ""));
             return;
         }
+        let first = self.plan.routes.len();
         match by_method(location) {
             None => self.location(place, (location, &spot.path), &[]),
             Some((methods, named, others)) => {
@@ -429,6 +445,7 @@ impl Reader<'_> {
                 self.location(place, (&others, &spot.path), &[]);
             }
         }
+        self.refuse(first, (location, false));
     }
 
     /// Routes of a location, for these methods or all.
@@ -459,6 +476,7 @@ impl Reader<'_> {
         }
         if location.find("proxy_pass").is_some() {
             self.path_changes(location, &mut changes);
+            self.passed(&blocks, &mut changes);
             changes.timeouts = self.own_timeouts(place, location);
         }
         if location.find("proxy_pass").is_some() || location.find("fastcgi_pass").is_some() {
@@ -492,6 +510,14 @@ impl Reader<'_> {
         } else if let Some(each) = location.find("fastcgi_pass")
             && let Some(action) = self.fastcgi(place, location, each)
         {
+            const TRIED: &[&str] = &["$uri", "$fastcgi_script_name", "$document_root$fastcgi_script_name", "=404"];
+            if let Some(each) = location
+                .find("try_files")
+                .filter(|each| !each.arguments().iter().all(|word| TRIED.contains(&word.as_str())))
+            {
+                let fix = "files are not looked for here: each request of the location goes to the script that its path names";
+                self.plan.note(each.line, each.text(), fix);
+            }
             Some(action)
         } else if let Some(each) = location.find("grpc_pass") {
             self.grpc(place, location, each)
@@ -573,6 +599,11 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Whether a `return` answers by itself, and leads nowhere else.
+fn is_answer(each: &Directive) -> bool {
+    each.word(1).parse::<u16>().is_ok_and(|status| !(300..400).contains(&status))
 }
 
 fn is_handled(name: &str) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::changes::Changes;
+use crate::variables;
 
 /// Alternatives of one condition at most: what is combined of several may be many.
 pub const ALTERNATIVES_MAX: usize = 64;
@@ -24,12 +25,12 @@ pub struct Note {
 impl Note {
     pub(crate) fn new(line: usize, what: impl Into<String>, fix: impl Into<String>) -> Note {
         const SHOWN_MAX: usize = 80;
-        let what: String = what.into();
+        let what = variables::read(&what.into());
         let mut shown: String = what.chars().take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
         if what.chars().count() > SHOWN_MAX {
             shown.push('…');
         }
-        Note { line, what: shown, fix: fix.into() }
+        Note { line, what: shown, fix: variables::read(&fix.into()) }
     }
 }
 
@@ -258,9 +259,9 @@ pub fn quoted(text: &str) -> String {
             c => out.push(c),
         }
     }
-    // A variable of the environment in Propylon would be a text here.
+    // A text that looks like a variable of Propylon is none.
     out.push('"');
-    out.replace("${env:", "$${env:")
+    variables::written(&out.replace("${env:", "$${env:"))
 }
 
 /// A list of texts as TOML writes it; of one the text alone.

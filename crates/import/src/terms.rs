@@ -18,8 +18,6 @@ pub struct Term {
     /// Whether the path is compared without case.
     pub ignores_case: bool,
     pub conditions: BTreeMap<(String, String), String>,
-    /// Words for what is otherwise than it was.
-    pub differs: Option<&'static str>,
 }
 
 impl Term {
@@ -46,8 +44,7 @@ impl Term {
                 _ => return Err(()),
             }
         }
-        let differs = self.differs.or(other.differs);
-        Ok(Some(Term { host, path, is_tls, ignores_case, conditions, differs }))
+        Ok(Some(Term { host, path, is_tls, ignores_case, conditions }))
     }
 
     /// The same for a rule that keeps requests out; whether it is for more then. Of several cookies or parameters of
@@ -115,6 +112,20 @@ pub fn negated(terms: &[Term]) -> Result<Vec<Term>, String> {
         }
         _ => Err("a condition with `!` or `unless`".into()),
     }
+}
+
+/// A condition; none of a text that cannot be compared with.
+pub fn condition(kind: &str, name: &str, value: String) -> Option<Term> {
+    let key = (kind.to_owned(), name.to_owned());
+    let is_plain = !value.contains(|c: char| c.is_control()) && !name.contains(|c: char| c.is_control());
+    is_plain.then(|| Term { conditions: BTreeMap::from([(key, value)]), ..Term::default() })
+}
+
+/// Whether a field may be asked for: names alone, and none by which clients say who they are, which are never there.
+pub fn is_field(name: &str) -> bool {
+    const NEVER: &[&str] = &["forwarded", "x-real-ip", "client-cert", "client-cert-chain"];
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token) && !name.starts_with("x-forwarded-") && !NEVER.contains(&name)
 }
 
 /// `x` of `hdr(x)`.

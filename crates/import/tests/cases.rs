@@ -22,7 +22,8 @@ fn outcome(path: &Path) -> String {
     let language = Language::of(&name, &text).expect("a language");
     let imported = import(language, &name, &text)
         .unwrap_or_else(|note| panic!("{name}:{}: {}; {}", note.line, note.what, note.fix));
-    let source = Source { name: "out.toml".into(), base: "/etc/propylon".into(), text: imported.text.clone() };
+    let text = filled(&imported.text);
+    let source = Source { name: "out.toml".into(), base: "/etc/propylon".into(), text };
     let problems = match propylon_config::parse(&source) {
         Ok((_, warnings)) => warnings,
         Err(problems) => panic!("{name}:\n{}\n{}", imported.text, propylon_config::render(&problems, &imported.text)),
@@ -36,6 +37,18 @@ fn outcome(path: &Path) -> String {
     }
     for problem in problems.iter().filter(|problem| problem.severity == Severity::Warning) {
         let _ = writeln!(out, "# {problem}");
+    }
+    out
+}
+
+/// A text with the defaults of its variables in their place, or a word.
+fn filled(text: &str) -> String {
+    let mut parts = text.split("${env:");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (variable, rest) = part.split_once('}').expect("the end of a variable");
+        out.push_str(variable.split_once(":-").map_or("variable", |(_, default)| default));
+        out.push_str(rest);
     }
     out
 }

@@ -68,13 +68,12 @@ impl Reader<'_> {
         let is_auth = !denies(each);
         let (mut own, mut except, mut is_wider) = (vec![Matched::all()], Vec::new(), false);
         let word = each.word(1);
-        let mut is_known = is_auth || !word.starts_with('@');
         if word.starts_with('/') {
             own = vec![Matched { path: path(word), ..Matched::all() }];
         }
+        is_wider |= word.starts_with('@') && !self.matchers.contains_key(word);
         for test in self.matchers.get(word).cloned().unwrap_or_default() {
             if test.name() == "not" {
-                is_known = true;
                 let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
                 match tested(test.block.as_deref().unwrap_or(&inline)) {
                     Ok(found) => except.extend(found),
@@ -83,15 +82,11 @@ impl Reader<'_> {
                 continue;
             }
             match tested(std::slice::from_ref(&test)) {
-                Ok(found) => {
-                    is_known = true;
-                    match all_joined(&own, &found) {
-                        Ok(both) => own = both,
-                        Err(()) => is_wider = true,
-                    }
-                }
-                // An expression may let in as well as keep out: everybody stays out.
-                Err(_) if is_expression(&test) => (is_known, is_wider) = (true, true),
+                Ok(found) => match all_joined(&own, &found) {
+                    Ok(both) => own = both,
+                    Err(()) => is_wider = true,
+                },
+                // A test that is not known may be for anybody whom the others are for.
                 Err(_) => is_wider = true,
             }
         }
@@ -105,10 +100,6 @@ impl Reader<'_> {
                 "who may come in is not carried over: write `auth` in the route, with `basic`, whose file has a line NAME:HASH of each user, or `jwt`; {CLOSED}"
             );
             self.plan.note(each.line, each.text(), fix);
-        } else if !is_known {
-            let fix = format!("{word} is not carried over: write a route with host, path and `match`");
-            self.plan.note(each.line, each.text(), fix);
-            return Vec::new();
         } else if is_wider {
             self.plan.note(each.line, each.text(), WIDER);
         }
@@ -169,19 +160,15 @@ fn in_other_cases(route: &Route) -> Option<Path> {
 }
 
 /// Words for a guard that holds for more than it did.
-const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for";
-
-/// Whether a test is one in Caddy's language of expressions.
-fn is_expression(test: &Directive) -> bool {
-    test.name() == "expression" || test.name().contains(['(', '{', ' '])
-}
+const WIDER: &str = "it holds for more requests than before, since some of what it asks for is not carried over: add \
+                     routes for those that it is not for, with host, path and `match`";
 
 /// Whether a directive keeps requests out.
 pub(super) fn denies(each: &Directive) -> bool {
-    let has_status = || each.words.iter().any(|word| ["401", "403", "404"].contains(&word.as_str()));
+    let is_error = |word: &String| word.parse::<u16>().is_ok_and(|status| (400..600).contains(&status));
     match each.name() {
-        "abort" => true,
-        "error" | "respond" => has_status(),
+        "abort" | "error" => true,
+        "respond" => each.words.iter().any(is_error),
         _ => false,
     }
 }
@@ -199,5 +186,5 @@ fn term(matched: &Matched, ignores_case: bool) -> Term {
     let path = Some(matched.path.clone()).filter(|path| *path != Path::Prefix("/".into()));
     let (host, conditions) = (matched.host.clone(), matched.conditions.clone());
     // Caddy compares paths without case.
-    Term { host, path, is_tls: None, ignores_case, conditions, differs: None }
+    Term { host, path, is_tls: None, ignores_case, conditions }
 }

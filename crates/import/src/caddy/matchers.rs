@@ -8,6 +8,7 @@ use propylon_config::{first_of_network, pattern};
 use super::Reader;
 use crate::plan::{CLOSED, Path, escaped, one_or_list, quoted};
 use crate::terms::PRESENT;
+use crate::variables::{self, lower};
 use crate::words::Directive;
 
 /// Requests that a matcher asks for.
@@ -173,6 +174,12 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
     let mut all = vec![Matched::all()];
     for test in &merged(tests) {
         let arguments = test.arguments();
+        // A variable in a pattern would be a pattern, and no text.
+        let is_pattern =
+            ["path_regexp", "header_regexp"].contains(&test.name()) || test.words.iter().any(|word| word.contains('*'));
+        if is_pattern && test.words.iter().any(|word| variables::is_in(word)) {
+            return Err(format!("\"{}\"", test.text()));
+        }
         let each = |make: &dyn Fn(&String) -> Matched| arguments.iter().map(make).collect::<Vec<Matched>>();
         let own = match test.name() {
             "path" => each(&|word| Matched { path: path(word), ..Matched::all() }),
@@ -180,7 +187,7 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
                 let pattern = arguments.last().cloned().unwrap_or_default();
                 vec![Matched { path: Path::Regex(pattern), ..Matched::all() }]
             }
-            "host" => each(&|word| Matched { host: Some(word.to_ascii_lowercase()), ..Matched::all() }),
+            "host" => each(&|word| Matched { host: Some(lower(word)), ..Matched::all() }),
             "method" => vec![Matched::all().with("method", "", one_or_list(arguments))],
             "remote_ip" | "client_ip" if !arguments.iter().any(|word| word == "forwarded") => {
                 let networks = arguments.iter().flat_map(|word| match word.as_str() {

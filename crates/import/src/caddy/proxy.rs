@@ -7,6 +7,7 @@ use super::matchers::Matched;
 use super::{Reader, Site};
 use crate::changes::{Changes, Side};
 use crate::plan::{Action, Keys, Path, Server, name_of, one_or_list, quoted};
+use crate::variables::{BEGIN, END};
 use crate::words::{Directive, duration, unix_socket, with_port};
 use crate::write::key_text;
 
@@ -56,7 +57,10 @@ impl Reader<'_> {
                 is_h2 |= scheme == "h2c";
                 let address = address.trim_end_matches('/');
                 let address = if address.starts_with(':') { format!("127.0.0.1{address}") } else { address.to_owned() };
-                let address = with_port(&address, if scheme == "https" { "443" } else { "80" });
+                // A variable has its own port, as most do.
+                let is_variable = address.starts_with(BEGIN) && address.ends_with(END);
+                let port = if scheme == "https" { "443" } else { "80" };
+                let address = if is_variable { address } else { with_port(&address, port) };
                 servers.push(Server { address, keys: Keys::new() });
             } else {
                 self.plan.note(each.line, target.clone(), "write the server as HOST:PORT or unix:PATH");

@@ -2,7 +2,6 @@
 //!
 //! A field is a list to haproxy, of whose values each is compared; `req.fhdr` is the whole text.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use propylon_config::pattern::compile;
@@ -10,16 +9,11 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use crate::patterns::parse;
 use crate::plan::{Path, escaped, one_or_list, quoted};
-use crate::terms::{PRESENT, Term};
+use crate::terms::{PRESENT, Term, condition, is_field};
 
 /// Text in front of a value in a list, and behind it.
 const BEGIN: &str = "(?:^|,)[ \\t]*";
 const END: &str = "[ \\t]*(?:,|$)";
-
-const NAMES: &str = "hosts of more labels in front or behind, as `x.NAME` and `NAME.x`, were meant as well: NAME and those \
-                     below it are carried over";
-const WITHIN: &str = "hosts that end so within a label (`xNAME` beside `x.NAME`) were meant as well: NAME and those below \
-                      it are carried over";
 
 /// A test, taken apart: `hdr_beg(x-t),lower -i abc`.
 #[derive(Default)]
@@ -118,12 +112,11 @@ impl<'w> Test<'w> {
                 Some(vec![condition("source", "", one_or_list(&texts))?])
             }
             _ if self.is_host() => {
-                let all: Option<Vec<Vec<Term>>> = self.texts.iter().map(|text| self.hosts(text)).collect();
-                let all = all?.concat();
+                let all: Option<Vec<Term>> = self.texts.iter().map(|text| self.hosts(text, is_http)).collect();
                 // A request may name another host than its connection; a relay has that name alone.
                 let is_apart = is_http && self.what == "ssl_fc_sni";
                 let all: Option<Vec<Term>> =
-                    all.into_iter().map(|term| if is_apart { sni(term) } else { Some(term) }).collect();
+                    all?.into_iter().map(|term| if is_apart { sni(term) } else { Some(term) }).collect();
                 all.filter(|all| !all.is_empty())
             }
             ("path" | "url", _) => self.each(|text| self.path(text)),
@@ -154,22 +147,31 @@ impl<'w> Test<'w> {
         self.texts.iter().map(|text| make(text)).collect::<Option<Vec<Term>>>().filter(|all| !all.is_empty())
     }
 
-    fn hosts(&self, text: &str) -> Option<Vec<Term>> {
-        let below = |name: &str| Some(Term { differs: None, ..host(&format!("*.{name}"))? });
-        match self.how {
-            "" | "str" => Some(vec![host(text)?]),
-            // One label alone may be in any host.
-            "dom" if text.trim_matches('.').contains('.') => {
-                let name = text.trim_matches('.');
-                Some(vec![Term { differs: Some(NAMES), ..host(name)? }, below(name)?])
-            }
-            "end" => match text.strip_prefix('.') {
-                Some(name) => Some(vec![below(name)?]),
-                None if text.contains('.') => Some(vec![Term { differs: Some(WITHIN), ..host(text)? }, below(text)?]),
-                None => None,
-            },
+    fn hosts(&self, text: &str, is_http: bool) -> Option<Term> {
+        match (self.how, text.strip_prefix('.')) {
+            ("" | "str", _) => host(text),
+            ("end", Some(name)) => host(&format!("*.{name}")),
+            // Relays choose by names alone.
+            _ if is_http => condition("host", "", self.host_pattern(text)?),
             _ => None,
         }
+    }
+
+    /// A condition on a host, which routes compare in lower case and without its port.
+    fn host_pattern(&self, text: &str) -> Option<String> {
+        const PORTS: &[&str] = &["(:[0-9]+)?$", "(:\\d+)?$", "(?::[0-9]+)?$", "(?::\\d+)?$", "(:.*)?$"];
+        let is_pattern = self.how == "reg";
+        let own = PORTS.iter().find_map(|port| text.strip_suffix(port)).filter(|_| is_pattern);
+        let text = own.map_or(text.to_owned(), |own| format!("{own}$"));
+        if text.is_empty() || text.replace("(?:", "").contains(':') {
+            return None;
+        }
+        if is_pattern {
+            let case = if text.contains(|c: char| c.is_ascii_uppercase()) { "(?i)" } else { "" };
+            let pattern = format!("{case}{text}");
+            return compile(&pattern).is_ok().then(|| format!("{{ regex = {} }}", quoted(&pattern)));
+        }
+        Test { how: self.how, ..Test::default() }.value(&text.to_ascii_lowercase(), true)
     }
 
     /// The path that a text asks for. A URL has the query as well, and may have the host in front.
@@ -216,12 +218,12 @@ impl<'w> Test<'w> {
 
 /// The name that TLS was asked for, in place of a host.
 fn sni(term: Term) -> Option<Term> {
-    let host = term.host.as_deref()?;
-    let value = match host.strip_prefix('*') {
-        Some(end) => format!("{{ regex = {} }}", quoted(&format!("{}$", escaped(end)))),
-        None => quoted(host),
+    let value = match term.host.as_deref().map(|host| (host, host.strip_prefix('*'))) {
+        Some((_, Some(end))) => format!("{{ regex = {} }}", quoted(&format!("{}$", escaped(end)))),
+        Some((host, None)) => quoted(host),
+        None => term.conditions.into_values().next()?,
     };
-    Some(Term { is_tls: Some(true), differs: term.differs, ..condition("tls", "server_name", value)? })
+    Some(Term { is_tls: Some(true), ..condition("tls", "server_name", value)? })
 }
 
 /// A pattern of one value in a list, whose ends are those of the value.
@@ -258,20 +260,6 @@ fn ends_of_values(hir: &Hir, ends: (&Hir, &Hir)) -> Option<Hir> {
         HirKind::Alternation(parts) => Hir::alternation(all(parts)?),
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => hir.clone(),
     })
-}
-
-/// A condition; none of a text that cannot be compared with.
-fn condition(kind: &str, name: &str, value: String) -> Option<Term> {
-    let key = (kind.to_owned(), name.to_owned());
-    let is_plain = !value.contains(|c: char| c.is_control()) && !name.contains(|c: char| c.is_control());
-    is_plain.then(|| Term { conditions: BTreeMap::from([(key, value)]), ..Term::default() })
-}
-
-/// Whether a field may be asked for: names alone, and none by which clients say who they are, which are never there.
-fn is_field(name: &str) -> bool {
-    const NEVER: &[&str] = &["forwarded", "x-real-ip", "client-cert", "client-cert-chain"];
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token) && !name.starts_with("x-forwarded-") && !NEVER.contains(&name)
 }
 
 fn is_network(text: &str) -> bool {
@@ -332,8 +320,9 @@ mod tests {
             "hdr(x-t),field(2,:) abc",
             "hdr(x-t),lower ABC",
             "hdr(x-real-ip) 10.0.0.1",
-            "hdr_dom(host) test",
-            "hdr_beg(host) admin.",
+            "hdr_end(host) :8080",
+            "hdr_reg(host) ^a.test:8080$",
+            "hdr_reg(host) ^(?=a)",
             "hdr(host),regsub(a,b) b",
             "path_len gt 100",
             "path_reg (?=x)",
@@ -353,15 +342,19 @@ mod tests {
     #[test]
     fn hosts_are_those_of_the_test_and_below_it() {
         let hosts = |text: &str| {
-            let all = of(text).unwrap();
-            let is_other = all.iter().any(|term| term.differs.is_some());
-            (all.into_iter().filter_map(|term| term.host).collect::<Vec<_>>().join(" "), is_other)
+            let all =
+                of(text).unwrap().into_iter().filter_map(|term| term.host.or(term.conditions.into_values().next()));
+            all.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(hosts("hdr(host) -i A.test b.test:80"), ("a.test b.test".into(), false));
-        assert_eq!(hosts("req.hdr(host),field(1,:),lower a.test"), ("a.test".into(), false));
-        assert_eq!(hosts("hdr_dom(host) -i a.test"), ("a.test *.a.test".into(), true));
-        assert_eq!(hosts("hdr_end(host) .a.test"), ("*.a.test".into(), false));
-        assert_eq!(hosts("hdr(host) -m end a.test"), ("a.test *.a.test".into(), true));
+        assert_eq!(hosts("hdr(host) -i A.test b.test:80"), "a.test b.test");
+        assert_eq!(hosts("req.hdr(host),field(1,:),lower a.test"), "a.test");
+        assert_eq!(hosts("hdr_dom(host) -i A.test"), r#"{ regex = "(?:^|[/?.:])a\\.test(?:[/?.:]|$)" }"#);
+        assert_eq!(hosts("hdr_end(host) .a.test"), "*.a.test");
+        assert_eq!(hosts("hdr(host) -m end a.test"), r#"{ regex = "a\\.test$" }"#);
+        assert_eq!(hosts("hdr_beg(host) Admin."), r#"{ prefix = "admin." }"#);
+        assert_eq!(hosts(r"hdr_reg(host) ^A[0-9]+\.test(:[0-9]+)?$"), r#"{ regex = "(?i)^A[0-9]+\\.test$" }"#);
+        let relayed: Vec<String> = ["req.ssl_sni", "-m", "end", "a.test"].map(str::to_owned).to_vec();
+        assert!(terms(&relayed, false).is_err());
         let name = &of("ssl_fc_sni_end .a.test").or(of("ssl_fc_sni -m end .a.test")).unwrap()[0];
         assert_eq!(name.conditions.values().next().unwrap(), r#"{ regex = "\\.a\\.test$" }"#);
         assert!(name.host.is_none() && name.is_tls == Some(true));

@@ -53,8 +53,8 @@ impl Fallen {
 
     /// Tells that what the backend keeps out is kept out of other routes.
     pub(super) fn tell(&self, plan: &mut Plan, backend: &str) {
-        let fix = "whom the backend keeps out is kept out of the routes behind this line as well, since its requests \
-                   go there: add its route";
+        let fix = "whom the backend keeps out, or limits, is kept out of the routes behind this line as well, since its \
+                   requests go there: add its route";
         plan.note(self.line, format!("use_backend {backend}"), fix);
     }
 }
@@ -335,7 +335,6 @@ impl<'f> Frontend<'f> {
         };
         match alternatives {
             Ok(terms) => {
-                self.differs(line, &terms);
                 // Redirects to https are for what comes in plaintext, whatever is said.
                 let is_to_https = matches!(action, Action::Redirect(keys) if keys.iter().any(|(key, value)| key == "scheme" && value == "\"https\"") && keys.len() == 2);
                 let terms: Vec<Term> = terms
@@ -350,13 +349,6 @@ impl<'f> Frontend<'f> {
                 self.plan.note(line.number, line.text(), fix);
                 false
             }
-        }
-    }
-
-    /// Tells what is otherwise with a condition than it was.
-    pub(super) fn differs(&mut self, line: &Line, terms: &[Term]) {
-        if let Some(differs) = terms.iter().find_map(|term| term.differs) {
-            self.plan.note(line.number, line.text(), differs);
         }
     }
 

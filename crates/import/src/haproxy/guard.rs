@@ -29,19 +29,23 @@ impl Frontend<'_> {
         self.read_acls();
         self.read_guards();
         let to = Action::Backend(name_of(&self.section.name));
+        let name = name_of(&self.section.name);
         let mut routes = std::mem::take(&mut self.plan.routes);
         let mut own: Vec<&mut Route> = routes.iter_mut().filter(|route| route.action == to).collect();
         self.change_all(&mut own);
-        self.limit(&mut own);
+        let is_led = |route: &&mut Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
+        self.limit(&mut routes.iter_mut().filter(is_led).collect::<Vec<_>>());
         self.plan.routes = routes;
-        if self.guards.is_empty() {
+        if self.guards.is_empty() && self.limits.is_empty() && self.body_limit.is_none() {
             return;
         }
-        let name = name_of(&self.section.name);
         for each in fallen {
             if self.plan.routes.iter().any(|route| each.leads(&name, route)) {
                 each.tell(self.plan, &name);
             }
+        }
+        if self.guards.is_empty() {
+            return;
         }
         let is_own = |route: &Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
         let (own, others): (Vec<Route>, Vec<Route>) =
@@ -129,7 +133,7 @@ impl Frontend<'_> {
             }
             Some(index) => {
                 let parts = line.words[index + 1..].split(|word| word == "or" || word == "||");
-                parts.filter_map(|part| self.kept_out(part, line, &mut is_wider)).collect()
+                parts.map(|part| self.kept_out(part, line, &mut is_wider)).collect()
             }
         };
         if parts.iter().any(|part| part.proofs.len() > 1) {
@@ -144,7 +148,6 @@ impl Frontend<'_> {
             self.plan.note(line.number, line.text(), WIDER);
         }
         for part in parts {
-            self.differs(line, &[&part.of[..], &part.except].concat());
             let proof = part.proof().cloned();
             let Kept { of, mut except, .. } = part;
             except.extend(self.allowed.iter().cloned());
@@ -155,13 +158,12 @@ impl Frontend<'_> {
         }
     }
 
-    /// Requests that one alternative of a guard's condition keeps out, and whom it excepts of these; none of a list
-    /// of which nothing is known.
-    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Option<Kept> {
+    /// Requests that one alternative of a guard's condition keeps out, and whom it excepts of these. A test that is not
+    /// carried over keeps out whoever fits the rest.
+    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Kept {
         let mut kept = Kept { of: vec![Term::default()], ..Kept::default() };
         let mut is_more = false;
         let mut rest = part;
-        let mut is_known = line.word(1) == "auth" || rest.is_empty();
         while let Some(first) = rest.first() {
             let length = match first.ends_with('{') {
                 true => rest.iter().position(|word| word == "}").map_or(rest.len(), |end| end + 1),
@@ -173,7 +175,6 @@ impl Frontend<'_> {
                 Some(word) => {
                     let mut asked = one.to_vec();
                     asked[0] = word.to_owned();
-                    is_known = true;
                     match self.condition(&asked, false) {
                         Ok(terms) => kept.except.extend(terms),
                         Err(_) => is_more |= !kept.asks(self.proof(&asked, line)),
@@ -181,7 +182,6 @@ impl Frontend<'_> {
                 }
                 None => match self.condition(one, false) {
                     Ok(terms) => {
-                        is_known = true;
                         let terms: Vec<(Term, bool)> = terms.into_iter().map(Term::closed).collect();
                         is_more |= terms.iter().any(|(_, is_wider)| *is_wider);
                         let pairs = kept.of.iter().flat_map(|one| terms.iter().map(move |(two, _)| one.and(two)));
@@ -196,14 +196,8 @@ impl Frontend<'_> {
                 },
             }
         }
-        if !is_known {
-            let fix = "a list or a test of those to keep out, which is not carried over: write a route with `match`, \
-                       or a `limit` with `deny_files`";
-            self.plan.note(line.number, line.text(), fix);
-            return None;
-        }
         *is_wider |= is_more;
-        Some(kept)
+        kept
     }
 }
 
@@ -231,4 +225,6 @@ impl Kept {
 }
 
 /// Words for a guard that holds for more than it did.
-const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for, with `match`";
+const WIDER: &str = "it holds for more requests than before, since some of what it asks for is not carried over: write a \
+                     route with `match` for those whom it is for, or a `limit`; until then all that fit the rest are kept \
+                     out";

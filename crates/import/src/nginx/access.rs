@@ -4,6 +4,7 @@ use propylon_config::pattern::compile;
 
 use super::includes::is_unread;
 use super::reader::Reader;
+use super::refusals::{Refusal, refusal};
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
 use crate::words::Directive;
@@ -31,6 +32,10 @@ impl Reader<'_> {
     pub(super) fn asks(&mut self, each: &Directive) -> Action {
         if is_unread(each) {
             self.included("server", each);
+            return respond(403, "");
+        }
+        if each.name() == "if" {
+            self.plan.note(each.line, each.text(), format!("no route asks for this: write one with `match`; {CLOSED}"));
             return respond(403, "");
         }
         let fix = format!(
@@ -113,12 +118,14 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
     let own = |name: &str| blocks.first().and_then(|block| block.find(name));
     all.extend(own("internal").map(Directive::text));
     all.extend(own("limit_except").map(|each| format!("{} {}", each.line, each.text())));
+    let conditions = blocks.first().into_iter().flat_map(|block| block.inner()).filter(|each| refusal(each).is_some());
+    all.extend(conditions.map(|each| format!("{} {}", each.line, each.text())));
     all.extend(own("return").filter(|each| refuses(each)).map(Directive::text));
     all.join("\n")
 }
 
 /// Whether it is a `return` with an error, or what a file has that may be one.
-fn refuses(each: &Directive) -> bool {
+pub(super) fn refuses(each: &Directive) -> bool {
     is_unread(each) || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 400)
 }
 
@@ -206,7 +213,11 @@ fn turns_away(each: &Directive) -> bool {
 pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let is_guard = |each: &&Directive| {
         let asks = each.name().starts_with("auth_");
-        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || lets_in(each, blocks)
+        let is_shut = || match refusal(each) {
+            Some(refusal) => matches!(refusal, Refusal::Unknown),
+            None => lets_in(each, blocks),
+        };
+        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || is_shut()
     };
     let mut seen: Vec<&str> = Vec::new();
     let mut found = Vec::new();
@@ -214,7 +225,8 @@ pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
         let is_file = |each: &&Directive| is_unread(each) && !block.name().is_empty();
         let own: Vec<&Directive> = block.inner().iter().filter(|each| is_guard(each) || is_file(each)).collect();
         found.extend(own.iter().filter(|each| each.word(1) != "off" && !seen.contains(&each.name())));
-        seen.extend(own.iter().map(|each| each.name()));
+        // Conditions hide none of those around them.
+        seen.extend(own.iter().map(|each| each.name()).filter(|name| *name != "if"));
     }
     found
 }

@@ -59,11 +59,13 @@ pub(super) fn canonical(block: &mut Directive, around: &[&Directive], notes: &mu
     let first = kept.iter().filter(|each| each.name() == "location").map(|each| each.line).min();
     merged.iter_mut().for_each(|each: &mut Directive| each.line = first.unwrap_or(each.line).min(each.line));
     kept.splice(0..0, merged);
-    let is_missed = |each: &&Directive| has_end(each) && is_guarded(each, &around);
-    if !is_pattern(block)
-        && let Some(line) = kept.iter().find(is_missed).map(|each| each.line)
-    {
-        kept.insert(0, newline(line));
+    let is_missed = |each: &&Directive| has(each, "$") && is_guarded(each, &around);
+    // A dot of nginx is no newline: who is let in by one does not come in by a path with that.
+    let is_open = |each: &&Directive| has(each, ".") && kept.iter().any(|each| is_guarded(each, &around));
+    let anywhere = kept.iter().find(is_open).map(|each| (each.line, "%0A"));
+    let at_end = kept.iter().find(is_missed).map(|each| (each.line, "%0A$"));
+    if let Some((line, pattern)) = anywhere.or(at_end).filter(|_| !is_pattern(block)) {
+        kept.insert(0, newline(line, pattern));
     }
     block.block = Some(kept);
     Ok(())
@@ -105,29 +107,29 @@ fn is_pattern(block: &Directive) -> bool {
     block.name() == "location" && ["~", "~*"].contains(&block.word(1))
 }
 
-/// Whether a location by pattern, or one inside it, asks for the end of a path.
-fn has_end(location: &Directive) -> bool {
+/// Whether there is such a piece in the pattern of a location, or of one inside it: `$`, a dot.
+fn has(location: &Directive, piece: &str) -> bool {
     let mut rest = location.words.last().map_or("", String::as_str);
     while is_pattern(location) && !rest.is_empty() {
         let (token, after) = rest.split_at(token(rest));
-        if token == "$" {
+        if token == piece {
             return true;
         }
         rest = after;
     }
-    is_pattern(location) && location.inner().iter().any(has_end)
+    is_pattern(location) && location.inner().iter().any(|each| has(each, piece))
 }
 
-/// A location that refuses paths with a newline at their end: in nginx `$` is in front of that as well, and what keeps
-/// requests out would not be found here.
-fn newline(line: usize) -> Directive {
+/// A location that refuses paths with a newline, or with one at their end: in nginx `$` is in front of that as well, and
+/// what keeps requests out would not be found here.
+fn newline(line: usize, pattern: &str) -> Directive {
     let directive = |words: &str, block| {
         let words = words.split(' ').map(str::to_owned).collect();
         Directive { line, words, block }
     };
     let open = ["allow all", "auth_basic off", "auth_request off", "return 403"];
     let block = open.iter().map(|words| directive(words, None)).collect();
-    directive("location ~ %0A$", Some(block))
+    directive(&format!("location ~ {pattern}"), Some(block))
 }
 
 const SLASHES: &str = "paths are compared with one slash in place of several: it holds for those with one as well";
@@ -149,7 +151,7 @@ fn is_escaped(byte: u8) -> bool {
 }
 
 /// A prefix or a whole path.
-fn path(text: &str) -> Option<String> {
+pub(super) fn path(text: &str) -> Option<String> {
     (!text.contains(';')).then(|| text.bytes().map(escape).collect())
 }
 
@@ -158,7 +160,7 @@ fn escape(byte: u8) -> String {
 }
 
 /// A pattern that finds in the canonical form what this one finds in what that stands for; none where there is none.
-fn pattern(text: &str, ignores_case: bool) -> Option<String> {
+pub(super) fn pattern(text: &str, ignores_case: bool) -> Option<String> {
     let flags = if ignores_case { "(?i)" } else { "" };
     let mut out = String::new();
     let mut rest = text;

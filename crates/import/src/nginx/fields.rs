@@ -8,7 +8,60 @@ use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
 use crate::plan::{Path, escaped};
 use crate::words::Directive;
 
+/// Longest body where nothing is written.
+const BODY_BYTES: u64 = 1 << 20;
+
 impl Reader<'_> {
+    /// Host and Location as nginx has them by itself: servers are asked for the name in `proxy_pass`, and where they
+    /// redirect to themselves clients are led to the location.
+    pub(super) fn passed(&mut self, blocks: &[&Directive], changes: &mut Changes) {
+        let [location, ..] = blocks else { return };
+        let Some(pass) = location.find("proxy_pass") else { return };
+        let Some((scheme, rest)) = pass.word(1).split_once("://") else { return };
+        let (authority, uri) = target_parts(rest);
+        let port = if scheme == "https" { ":443" } else { ":80" };
+        let host = if authority.starts_with("unix:") { "localhost" } else { authority.trim_end_matches(port) };
+        let all = |name: &'static str| {
+            let block = blocks.iter().find(|block| block.find(name).is_some());
+            block.into_iter().flat_map(|block| block.inner()).filter(move |each| each.name() == name)
+        };
+        let mut own = all("proxy_set_header").filter(|each| each.word(1).eq_ignore_ascii_case("host"));
+        let is_implied = own.all(|each| each.word(2) == "$proxy_host");
+        if is_implied && (host.contains('$') || changes.host(host).is_err()) {
+            let fix = "nginx asks the servers for the name in it, and here they are asked for the client's: write \
+                       `request.host` in its routes, or proxy_set_header Host $host";
+            self.plan.note(pass.line, pass.text(), fix);
+        }
+        if rest.contains('$') {
+            return;
+        }
+        let path = match location_path(location.arguments()) {
+            Some(Path::Prefix(text) | Path::Exact(text)) => text,
+            _ => "/".to_owned(),
+        };
+        let implied =
+            Directive { line: pass.line, words: vec!["proxy_redirect".into(), "default".into()], block: None };
+        let all: Vec<&Directive> = all("proxy_redirect").collect();
+        for each in if all.is_empty() { vec![&implied] } else { all } {
+            let done = match (each.word(1), each.word(2)) {
+                ("off", _) => break,
+                ("default", _) if uri.starts_with('/') => changes.location(pass.word(1), &path),
+                ("default", _) => changes.location(&format!("{}/", pass.word(1)), "/"),
+                (from, _) if from.starts_with('~') || from.contains('$') => Err("it is a pattern".into()),
+                (from, to) => value(to)
+                    .ok_or("its value is made of what is no fact here".into())
+                    .and_then(|to| changes.location(from, &to)),
+            };
+            if let Err(what) = done {
+                self.plan.note(
+                    each.line,
+                    each.text(),
+                    format!("{what}; write it as `response.location` of its routes"),
+                );
+            }
+        }
+    }
+
     /// Rates and requests at once: those of the innermost block that has any.
     fn limits(&mut self, blocks: &[&Directive], changes: &mut Changes) {
         const FIX: &str = "its zone is not in this file, or counts by what is no key here: write `limit` in its routes";
@@ -54,12 +107,12 @@ impl Reader<'_> {
         self.repeats(&blocks, &mut changes);
         self.pages(server, &blocks, &mut changes);
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
-        if let Some(each) = find("client_max_body_size") {
-            match bytes(each.word(1)) {
-                Some(0) => {}
-                Some(bytes) if changes.body_limit(bytes).is_ok() => {}
-                _ => self.plan.note(each.line, each.text(), "write it as `body_limit` of its routes"),
-            }
+        match find("client_max_body_size").map(|each| (each, bytes(each.word(1)))) {
+            // Longer bodies are refused where nothing is written, too.
+            None => _ = changes.body_limit(BODY_BYTES),
+            Some((_, Some(0))) => {}
+            Some((_, Some(bytes))) if changes.body_limit(bytes).is_ok() => {}
+            Some((each, _)) => self.plan.note(each.line, each.text(), "write it as `body_limit` of its routes"),
         }
         let is_on = |name: &str| find(name).is_some_and(|each| each.word(1) == "on");
         let mut compress = Compress::default();
@@ -205,7 +258,8 @@ fn field(each: &Directive, changes: &mut Changes) -> Result<(), String> {
         ("proxy_hide_header", _) => changes.field((Side::Response, Kind::Remove), name, ""),
         ("proxy_set_header", "host") => match each.word(2) {
             "$host" | "$http_host" | "$host:$server_port" => Ok(()),
-            "$proxy_host" => changes.host("{upstream.server}"),
+            // Hosts that nginx sends by itself are set where the servers are known.
+            "$proxy_host" => Ok(()),
             host => changes.host(host),
         },
         (

@@ -123,13 +123,8 @@ pub(super) fn by_method(location: &Directive) -> Option<(Vec<String>, Directive,
 }
 
 impl Locations {
-    /// Locations of a server. `guard` says what keeps requests out of a location: texts that are the same where that
-    /// is; `root` is that of the prefix `/` where none is written.
-    pub(super) fn of(
-        server: &Directive,
-        root: Option<String>,
-        guard: impl Fn(&Directive) -> String,
-    ) -> (Vec<Spot>, Vec<Note>) {
+    /// Locations of a server.
+    pub(super) fn of(server: &Directive) -> (Vec<Spot>, Vec<Note>) {
         let mut found = Locations::default();
         if all(server).len() > LOCATIONS_MAX {
             let why = "more than 2000 locations are not carried over; until then its requests are answered with 403";
@@ -143,7 +138,7 @@ impl Locations {
         }
         found.patterns = found.patterns_in(server, None);
         found.level(server, &[], &Outer::default());
-        let spots = found.ordered(root, guard);
+        let spots = found.ordered();
         (spots, found.notes)
     }
 
@@ -225,7 +220,7 @@ impl Locations {
         }
     }
 
-    fn ordered(&mut self, root: Option<String>, guard: impl Fn(&Directive) -> String) -> Vec<Spot> {
+    fn ordered(&mut self) -> Vec<Spot> {
         let mut fixed = std::mem::take(&mut self.fixed);
         fixed.sort_by_key(|each| Reverse(each.text.len()));
         let has_patterns = !self.patterns.is_empty();
@@ -247,15 +242,8 @@ impl Locations {
                 _ => {}
             }
         }
-        let guards: Vec<String> = fixed.iter().map(|each| guard(&each.location)).collect();
-        let is_guarded = |each: &Fixed| {
-            let own = guard(&each.location);
-            let shorter = fixed.iter().zip(&guards).filter(|(other, _)| is_longer(each, &other.text));
-            let mut around: Vec<&String> = shorter.map(|(_, guard)| guard).collect();
-            around.extend(&root);
-            !own.is_empty() && !each.text.ends_with('/') && (around.is_empty() || around.iter().any(|one| **one != own))
-        };
-        let ends: Vec<bool> = rest.iter().map(|each| is_guarded(each)).collect();
+        // A prefix of nginx ends anywhere in a segment.
+        let ends: Vec<bool> = rest.iter().map(|each| !each.text.ends_with('/')).collect();
         let ended: Vec<&str> =
             rest.iter().zip(&ends).filter(|(_, is)| **is).map(|(each, _)| each.text.as_str()).collect();
         let is_beside =
@@ -269,8 +257,7 @@ impl Locations {
                 last.push(each.spot(Path::Regex(format!("^{path}[^/]")), None));
             }
         }
-        let slashless: Vec<Spot> =
-            fixed.iter().zip(&guards).filter_map(|(each, guard)| each.slashless(guard)).collect();
+        let slashless: Vec<Spot> = fixed.iter().filter_map(Fixed::slashless).collect();
         let is_known = |path: &Path| match path {
             Path::Exact(text) => {
                 fixed.iter().any(|each| each.text == *text) || self.exact.iter().any(|each| each.path == *path)
@@ -320,10 +307,10 @@ impl Fixed {
         Spot { path, location: Rc::clone(&self.location), shut, top: self.top }
     }
 
-    /// The path of a guarded prefix to servers without its slash, which nginx answers with a redirect there.
-    fn slashless(&self, guard: &str) -> Option<Spot> {
+    /// The path of a prefix to servers without its slash, which nginx answers with a redirect there.
+    fn slashless(&self) -> Option<Spot> {
         let is_passed = HANDLERS.iter().any(|name| name.ends_with("_pass") && self.location.find(name).is_some());
-        let text = self.text.strip_suffix('/').filter(|text| !text.is_empty() && is_passed && !guard.is_empty())?;
+        let text = self.text.strip_suffix('/').filter(|text| !text.is_empty() && is_passed)?;
         let line = self.location.line;
         let words = vec!["return".into(), "301".into(), self.text.clone()];
         let block = Some(vec![Directive { line, words, block: None }]);
