@@ -2,6 +2,7 @@
 
 mod access;
 mod bodies;
+mod conditions;
 mod decoded;
 mod fields;
 mod includes;
@@ -21,11 +22,11 @@ mod towards;
 use std::collections::{BTreeMap, BTreeSet};
 
 use access::{Access, guard_text, guards};
+use conditions::refusal;
 use fields::unescaped;
 use limits::Zones;
 use locations::{Locations, Spot, by_method};
 use reader::{Listen, Place, Reader, upstreams};
-use refusals::refusal;
 use sites::{APART, REAL_IP, host};
 use stream::stream;
 use subrequests::is_beside;

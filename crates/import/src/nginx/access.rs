@@ -2,9 +2,9 @@
 
 use propylon_config::pattern::compile;
 
+use super::conditions::{Refusal, refusal, refuses};
 use super::includes::is_unread;
 use super::reader::Reader;
-use super::refusals::{Refusal, refusal};
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
 use crate::words::Directive;
@@ -122,11 +122,6 @@ pub(super) fn guard_text(blocks: &[&Directive]) -> String {
     all.extend(conditions.map(|each| format!("{} {}", each.line, each.text())));
     all.extend(own("return").filter(|each| refuses(each)).map(Directive::text));
     all.join("\n")
-}
-
-/// Whether it is a `return` with an error, or what a file has that may be one.
-pub(super) fn refuses(each: &Directive) -> bool {
-    is_unread(each) || each.name() == "return" && each.word(1).parse::<u16>().is_ok_and(|status| status >= 400)
 }
 
 /// Whether passwords let in whom addresses keep out, and the other way.

@@ -151,7 +151,7 @@ fn is_escaped(byte: u8) -> bool {
 }
 
 /// A prefix or a whole path.
-pub(super) fn path(text: &str) -> Option<String> {
+fn path(text: &str) -> Option<String> {
     (!text.contains(';')).then(|| text.bytes().map(escape).collect())
 }
 
@@ -160,7 +160,7 @@ fn escape(byte: u8) -> String {
 }
 
 /// A pattern that finds in the canonical form what this one finds in what that stands for; none where there is none.
-pub(super) fn pattern(text: &str, ignores_case: bool) -> Option<String> {
+fn pattern(text: &str, ignores_case: bool) -> Option<String> {
     let flags = if ignores_case { "(?i)" } else { "" };
     let mut out = String::new();
     let mut rest = text;
