@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use propylon_config::pattern;
 
 use crate::changes::Changes;
-use crate::patterns::{Below, below, between, ending, lead};
+use crate::patterns::{Below, below, between, ending, ends_apart, lead};
 use crate::plan::{Action, Path, Route, escaped};
-use crate::terms::Term;
+use crate::terms::{Term, is_host};
 
 /// Routes that come of one section at most; those beyond answer nobody.
 const ROUTES_MAX: usize = 4000;
@@ -83,12 +83,24 @@ impl<'g> Guarded<'g> {
 
     /// Lays all guards over routes; redirects are for whoever comes. Lines of guards that hold for more are told once.
     pub fn over(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>, routes: Vec<Route>) -> Guarded<'g> {
+        Guarded::over_some(guards, tls, routes, |_| (0..guards.len()).collect())
+    }
+
+    /// Lays over each route the guards whose numbers are its own.
+    pub fn over_some(
+        guards: &'g [Guard],
+        tls: &'g BTreeMap<String, bool>,
+        routes: Vec<Route>,
+        own: impl Fn(&Route) -> Vec<usize>,
+    ) -> Guarded<'g> {
         let mut guarded = Guarded::none(guards, tls);
-        let all: Vec<usize> = (0..guards.len()).collect();
         for route in routes {
             match route.action {
                 Action::Redirect(_) => guarded.routes.push(route),
-                _ => guarded.add(route, &all),
+                _ => {
+                    let left = own(&route);
+                    guarded.add(route, &left);
+                }
             }
         }
         guarded.wider.dedup();
@@ -100,6 +112,11 @@ impl<'g> Guarded<'g> {
         for (place, index) in left.iter().enumerate() {
             let guard = &self.guards[*index];
             if matches!(route.action, Action::Respond(_)) && route.line < guard.from {
+                continue;
+            }
+            // A route that asks for a guard's proof already has it behind itself.
+            let is_asked = |proof: &Changes| proof.auth.is_some() && proof.auth == route.changes.auth;
+            if guard.proof.as_ref().is_some_and(is_asked) {
                 continue;
             }
             let out = match self.meet(&route, &guard.of, guard.is_whole) {
@@ -212,16 +229,6 @@ fn is_same(one: &Route, two: &Route) -> bool {
     (&one.host, &one.path, &one.conditions) == (&two.host, &two.path, &two.conditions)
 }
 
-/// Whether a host is as a condition asks; none of one that stands for several.
-fn is_host(host: &str, asked: &str) -> Option<bool> {
-    let text = asked.split_once('"')?.1.rsplit_once('"')?.0.replace("\\\\", "\\").replace("\\\"", "\"");
-    match host {
-        _ if host.starts_with("*.") => None,
-        _ if asked.starts_with("{ prefix") => Some(host.starts_with(&text)),
-        _ => Some(pattern::compile(&text).ok()?.is_match(host.as_bytes())),
-    }
-}
-
 fn is_in(host: &str, pattern: &str) -> bool {
     host == pattern || pattern.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix))
 }
@@ -326,11 +333,6 @@ fn begins_apart(pattern: &str, text: &str) -> bool {
         || below(text, pattern) == Below::Apart
 }
 
-/// Whether no path ends as both patterns ask.
-fn ends_apart(one: &str, two: &str) -> bool {
-    ending(one).zip(ending(two)).is_some_and(|(one, two)| !one.ends_with(&two) && !two.ends_with(&one))
-}
-
 /// Whether a path is below a prefix of whole segments.
 fn is_below(path: &str, prefix: &str) -> bool {
     let rest = path.strip_prefix(prefix);
@@ -389,12 +391,6 @@ mod tests {
         assert_eq!(both(&regex(r"^(?:/a/.*\.php)$"), &prefix("/a/x")), Err(()));
         assert_eq!(paths(&prefix("/API"), &prefix("/api"), true, false), Ok(Some(prefix("/API"))));
         assert_eq!(values("source", "\"10.1.0.0/16\"", "\"10.0.0.0/8\""), Err(()));
-        assert_eq!(is_host("x.a.test", r#"{ regex = "a\\.test$" }"#), Some(true));
-        assert_eq!(is_host("x.abtest", r#"{ regex = "a\\.test$" }"#), Some(false));
-        assert_eq!(
-            (is_host("a.b", r#"{ prefix = "a." }"#), is_host("*.b", r#"{ prefix = "a." }"#)),
-            (Some(true), None)
-        );
         assert_eq!(values("method", "[\"GET\", \"POST\"]", "\"PUT\""), Ok(None));
     }
 }

@@ -9,11 +9,12 @@ mod frontend;
 mod guard;
 mod known;
 mod lines;
+mod order;
 mod rates;
 mod users;
 
 use backend::Backends;
-use frontend::{Frontend, Shared};
+use frontend::{Frontend, Fronts, Shared};
 use known::{BUFFER, NEEDLESS, PAGES, UNKNOWN};
 use lines::{Line, Section, sections, tables};
 use users::{lists, told};
@@ -67,14 +68,14 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "frontend") {
         Backends { plan, defaults, sections: &sections }.read(section);
     }
-    let mut fallen = Vec::new();
+    let mut fronts = Fronts::default();
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
         let mut frontend = Frontend::new(plan, defaults, section, &shared);
         frontend.read();
-        fallen.append(&mut frontend.fallen);
+        fronts.take(frontend);
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
-        Frontend::new(plan, defaults, section, &shared).guard_backend(&fallen);
+        Frontend::new(plan, defaults, section, &shared).guard_backend(&fronts);
     }
     // Relays that are guarded have no listener, but notes.
     match sections.iter().all(|section| section.of("bind").next().is_none()) {

@@ -171,6 +171,11 @@ pub fn ending(pattern: &str) -> Option<String> {
     (!text.is_empty() && escaped(&text) == body).then_some(text)
 }
 
+/// Whether no path ends as both patterns ask.
+pub fn ends_apart(one: &str, two: &str) -> bool {
+    ending(one).zip(ending(two)).is_some_and(|(one, two)| !one.ends_with(&two) && !two.ends_with(&one))
+}
+
 /// The text with which all that a pattern finds begins, where it is tied to the beginning of a path.
 pub fn lead(pattern: &str) -> Option<Vec<u8>> {
     let hir = parse(pattern)?;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::patterns::{between, ending};
+use propylon_config::pattern;
+
+use crate::patterns::{Below, below, between, ending, ends_apart};
 use crate::plan::{Path, path_text};
 
 /// Condition that something is there, whatever it is.
@@ -25,15 +27,7 @@ impl Term {
     pub fn and(&self, other: &Term) -> Result<Option<Term>, ()> {
         let Some(host) = both(&self.host, &other.host, hosts)? else { return Ok(None) };
         let Some(is_tls) = both(&self.is_tls, &other.is_tls, |_, _| Ok(None))? else { return Ok(None) };
-        let is_one = self.ignores_case == other.ignores_case || self.path.is_none() || other.path.is_none();
-        let ignores_case = self.ignores_case || other.ignores_case;
-        let Some(path) = both(&self.path, &other.path, |one, two| match is_one {
-            true => paths(one, two, ignores_case),
-            false => Err(()),
-        })?
-        else {
-            return Ok(None);
-        };
+        let Some((path, ignores_case)) = self.path_with(other)? else { return Ok(None) };
         let mut conditions = self.conditions.clone();
         for (key, value) in &other.conditions {
             let Some(known) = conditions.insert(key.clone(), value.clone()).filter(|known| known != value) else {
@@ -44,7 +38,45 @@ impl Term {
                 _ => return Err(()),
             }
         }
+        let asked = conditions.iter().find(|((kind, _), _)| kind == "host").map(|(key, value)| (key.clone(), value));
+        if let Some((key, asked)) = asked
+            && let Some(is_it) = host.as_deref().and_then(|host| is_host(host, asked))
+        {
+            if !is_it {
+                return Ok(None);
+            }
+            conditions.remove(&key);
+        }
         Ok(Some(Term { host, path, is_tls, ignores_case, conditions }))
+    }
+
+    /// Paths of both, and whether these are compared without case.
+    fn path_with(&self, other: &Term) -> Result<Option<(Option<Path>, bool)>, ()> {
+        let (Some(one), Some(two)) = (&self.path, &other.path) else {
+            let known = if self.path.is_some() { self } else { other };
+            return Ok(Some((known.path.clone(), known.ignores_case)));
+        };
+        if self.ignores_case == other.ignores_case {
+            let same = (one == two).then(|| one.clone());
+            let both = same.map_or_else(|| paths(one, two, self.ignores_case), |path| Ok(Some(path)))?;
+            return Ok(both.map(|path| (Some(path), self.ignores_case)));
+        }
+        let (exact, folded) = if self.ignores_case { (two, one) } else { (one, two) };
+        let both = match (exact, folded) {
+            (_, Path::Regex(pattern)) => paths(exact, &Path::Regex(format!("(?i){pattern}")), false)?,
+            (Path::Regex(_), _) => return Err(()),
+            _ => match paths(exact, folded, true)? {
+                Some(path) if path != *exact => return Err(()),
+                both => both,
+            },
+        };
+        Ok(both.map(|path| (Some(path), false)))
+    }
+
+    /// Whether both ask for the same, but for TLS.
+    pub fn is_same(&self, other: &Term) -> bool {
+        (&self.host, &self.path, self.ignores_case, &self.conditions)
+            == (&other.host, &other.path, other.ignores_case, &other.conditions)
     }
 
     /// The same for a rule that keeps requests out; whether it is for more then. Of several cookies or parameters of
@@ -98,10 +130,36 @@ fn paths(one: &Path, two: &Path, ignores_case: bool) -> Result<Option<Path>, ()>
         (Path::Prefix(_), Path::Prefix(_) | Path::Exact(_)) if second.starts_with(&first) => Some(two.clone()),
         (Path::Prefix(_) | Path::Exact(_), Path::Prefix(_) | Path::Exact(_)) => None,
         (Path::Prefix(prefix), Path::Regex(pattern)) | (Path::Regex(pattern), Path::Prefix(prefix)) => {
-            Some(between(prefix, &ending(pattern).ok_or(())?, ignores_case))
+            match ending(pattern) {
+                Some(ending) => Some(between(prefix, &ending, ignores_case)),
+                None if prefix == "/" => Some(Path::Regex(pattern.clone())),
+                None if ignores_case => return Err(()),
+                None => match below(prefix, pattern) {
+                    Below::Apart => None,
+                    Below::All => Some(Path::Prefix(prefix.clone())),
+                    Below::Some(pattern) => Some(Path::Regex(pattern)),
+                    Below::Unknown => return Err(()),
+                },
+            }
         }
+        (Path::Exact(text), Path::Regex(pattern)) | (Path::Regex(pattern), Path::Exact(text)) => {
+            let case = if ignores_case { "(?i)" } else { "" };
+            let compiled = pattern::compile(&format!("{case}{pattern}")).map_err(drop)?;
+            compiled.is_match(text.as_bytes()).then(|| Path::Exact(text.clone()))
+        }
+        (Path::Regex(one), Path::Regex(two)) if !ignores_case && ends_apart(one, two) => None,
         _ => return Err(()),
     })
+}
+
+/// Whether a host is as a condition asks; none of one that stands for several.
+pub fn is_host(host: &str, asked: &str) -> Option<bool> {
+    let text = asked.split_once('"')?.1.rsplit_once('"')?.0.replace("\\\\", "\\").replace("\\\"", "\"");
+    match host {
+        _ if host.starts_with("*.") => None,
+        _ if asked.starts_with("{ prefix") => Some(host.starts_with(&text)),
+        _ => Some(pattern::compile(&text).ok()?.is_match(host.as_bytes())),
+    }
 }
 
 /// The opposite of a condition, where that can be said.
@@ -158,5 +216,11 @@ mod tests {
         };
         assert!(matches!(method("\"GET\"").and(&method("[\"PUT\", \"POST\"]")), Ok(None)));
         assert!(method("\"GET\"").and(&method("[\"GET\", \"POST\"]")).is_err());
+        assert_eq!(is_host("x.a.test", r#"{ regex = "a\\.test$" }"#), Some(true));
+        assert_eq!(is_host("x.abtest", r#"{ regex = "a\\.test$" }"#), Some(false));
+        assert_eq!(
+            (is_host("a.b", r#"{ prefix = "a." }"#), is_host("*.b", r#"{ prefix = "a." }"#)),
+            (Some(true), None)
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::acls::terms;
 use super::known::{PAGES, RATES, request_rule};
 use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
+use super::order::{Rule, turn};
 use super::users::Lists;
 use crate::changes::Changes;
 use crate::guards::{Guard, beside};
@@ -31,6 +32,29 @@ pub(super) struct Frontend<'f> {
     pub(super) body_limit: Option<u64>,
     /// Lines that lead to a backend and are not carried over.
     pub(super) fallen: Vec<Fallen>,
+    /// Rules that lead requests somewhere, in the order in which they are asked.
+    pub(super) rules: Vec<Rule>,
+    /// Routes for what several of these are for.
+    pub(super) both_count: usize,
+    /// Guards that lie over its routes.
+    pub(super) laid: Vec<Guard>,
+}
+
+/// Facts of all frontends that the guards of backends go by.
+#[derive(Default)]
+pub(super) struct Fronts {
+    pub(super) fallen: Vec<Fallen>,
+    /// Guards by the names of listeners.
+    pub(super) guards: BTreeMap<String, Vec<Guard>>,
+}
+
+impl Fronts {
+    pub(super) fn take(&mut self, frontend: Frontend) {
+        self.fallen.extend(frontend.fallen);
+        for (name, _) in frontend.listeners {
+            self.guards.entry(name).or_default().extend(frontend.laid.clone());
+        }
+    }
 }
 
 /// A `use_backend` that is not carried over: its requests go to the routes behind it.
@@ -40,12 +64,28 @@ pub(super) struct Fallen {
     backend: Option<String>,
     default: Option<String>,
     listeners: Vec<String>,
+    /// The rule that takes its requests, by line and host; all behind it where the line is not carried over.
+    taker: Option<(usize, Option<String>)>,
 }
 
 impl Fallen {
+    /// Some of a backend's requests go by another rule.
+    pub(super) fn beside(line: usize, backend: &str, listener: &str, taker: (usize, Option<String>)) -> Fallen {
+        let (backend, listeners) = (Some(backend.to_owned()), vec![listener.to_owned()]);
+        Fallen { line, backend, default: None, listeners, taker: Some(taker) }
+    }
+
     /// Whether requests that were for this backend may come to a route.
     pub(super) fn leads(&self, backend: &str, route: &Route) -> bool {
         let Action::Backend(to) = &route.action else { return false };
+        if let Some((line, host)) = &self.taker {
+            let is_in =
+                |own: &str, host: &str| own == host || host.strip_prefix('*').is_some_and(|end| own.ends_with(end));
+            // Guards of the frontend have made routes for fewer hosts of it.
+            let is_its = host.as_ref().is_none_or(|host| route.host.as_ref().is_some_and(|own| is_in(own, host)));
+            let is_backend = self.backend.as_deref() == Some(backend);
+            return is_backend && is_its && self.listeners.contains(&route.listener) && *line == route.line;
+        }
         self.backend.as_ref().is_none_or(|name| name == backend)
             && self.listeners.contains(&route.listener)
             && (route.line > self.line || self.default.as_ref() == Some(to))
@@ -53,6 +93,9 @@ impl Fallen {
 
     /// Tells that what the backend keeps out is kept out of other routes.
     pub(super) fn tell(&self, plan: &mut Plan, backend: &str) {
+        if self.taker.is_some() {
+            return;
+        }
         let fix = "whom the backend keeps out, or limits, is kept out of the routes behind this line as well, since its \
                    requests go there: add its route";
         plan.note(self.line, format!("use_backend {backend}"), fix);
@@ -102,6 +145,9 @@ impl<'f> Frontend<'f> {
             limits: Vec::new(),
             body_limit: None,
             fallen: Vec::new(),
+            rules: Vec::new(),
+            both_count: 0,
+            laid: Vec::new(),
         }
     }
 
@@ -121,9 +167,9 @@ impl<'f> Frontend<'f> {
             );
         }
         self.read_guards();
-        for line in &section.lines {
-            self.rule(line);
-        }
+        let mut lines: Vec<&Line> = section.lines.iter().collect();
+        lines.sort_by_key(|line| turn(line));
+        lines.into_iter().for_each(|line| self.rule(line));
         if let Some(line) = holding(section, self.defaults, &["default_backend"]) {
             self.add(line.number, &[Term::default()], &Action::Backend(name_of(line.word(1))));
         }
@@ -133,6 +179,7 @@ impl<'f> Frontend<'f> {
         let mut routes = self.plan.routes.split_off(first_route);
         self.change(&mut routes);
         self.limit(&mut routes.iter_mut().collect::<Vec<_>>());
+        self.laid.clone_from(&self.guards);
         self.guard(routes, is_http);
         // Listeners that only answer statistics have nothing to do here.
         let served = |name: &str| self.plan.routes.iter().any(|route| route.listener == name);
@@ -278,9 +325,10 @@ impl<'f> Frontend<'f> {
     /// Adds routes for a fixed answer that is laid over the others as well; its reader there tells what is not said.
     fn refused(&mut self, line: &Line) {
         let Some(status) = refusal(line) else { return };
-        let notes = self.plan.notes.len();
+        let (notes, rules) = (self.plan.notes.len(), self.rules.len());
         self.when(line, 2, &returned(line, status).unwrap_or(respond(status, "")));
         self.plan.notes.truncate(notes);
+        self.rules.truncate(rules);
     }
 
     /// `redirect scheme https code 301 if !{ ssl_fc }`, `redirect prefix URL`, `redirect location URL`.
@@ -322,7 +370,7 @@ impl<'f> Frontend<'f> {
         let default = holding(self.section, self.defaults, &["default_backend"]).map(|line| name_of(line.word(1)));
         let own = Some(name_of(&self.section.name)).filter(|_| self.section.kind == "listen");
         let listeners = self.listeners.iter().map(|(name, _)| name.clone()).collect();
-        self.fallen.push(Fallen { line: line.number, backend, default: default.or(own), listeners });
+        self.fallen.push(Fallen { line: line.number, backend, default: default.or(own), listeners, taker: None });
     }
 
     /// Adds routes for what a line does `if` or `unless` its condition holds; whether that could be said.
@@ -412,35 +460,40 @@ impl<'f> Frontend<'f> {
         let has_both =
             self.listeners.iter().any(|(_, is_tls)| *is_tls) && self.listeners.iter().any(|(_, is_tls)| !is_tls);
         for term in terms {
-            for (listener, is_tls) in self.listeners.clone() {
+            let rule = Rule { line, of: term.clone(), action: action.clone() };
+            for listener in self.listeners.clone() {
+                let is_tls = listener.1;
                 // A redirect to https stands on the plaintext listener only, and nothing else does behind it.
-                if term.is_tls.is_some_and(|wanted| wanted != is_tls) {
-                    continue;
+                let is_elsewhere = term.is_tls.is_some_and(|wanted| wanted != is_tls);
+                let is_redirected = !is_tls && has_both && matches!(action, Action::Backend(_));
+                if !is_elsewhere && !(is_redirected && self.is_redirected(&listener.0)) {
+                    self.place(&listener, &rule, self.rules.len());
                 }
-                let is_redirected =
-                    !is_tls && has_both && matches!(action, Action::Backend(_)) && self.is_redirected(&listener);
-                if is_redirected {
-                    continue;
-                }
-                let path = match &term.path {
-                    None => Path::Prefix("/".into()),
-                    Some(Path::Regex(pattern)) if term.ignores_case => Path::Regex(format!("(?i){pattern}")),
-                    Some(path) => path.clone(),
-                };
-                let route = Route {
-                    line,
-                    listener,
-                    host: term.host.clone(),
-                    path,
-                    conditions: term.conditions.clone(),
-                    requires_certificate: false,
-                    action: action.clone(),
-                    changes: Changes::default(),
-                };
-                self.add_beside(term, &route);
-                self.plan.route(route);
             }
+            self.rules.push(rule);
         }
+    }
+
+    /// Adds the routes of a rule on a listener.
+    pub(super) fn put(&mut self, listener: &(String, bool), rule: &Rule) {
+        let term = &rule.of;
+        let path = match &term.path {
+            None => Path::Prefix("/".into()),
+            Some(Path::Regex(pattern)) if term.ignores_case => Path::Regex(format!("(?i){pattern}")),
+            Some(path) => path.clone(),
+        };
+        let route = Route {
+            line: rule.line,
+            listener: listener.0.clone(),
+            host: term.host.clone(),
+            path,
+            conditions: term.conditions.clone(),
+            requires_certificate: false,
+            action: rule.action.clone(),
+            changes: Changes::default(),
+        };
+        self.add_beside(term, &route);
+        self.plan.route(route);
     }
 
     /// Adds the pattern for what a prefix of haproxy is for and one of segments is not. Prefixes before it that the
@@ -451,15 +504,20 @@ impl<'f> Frontend<'f> {
         };
         let is_before = |each: &&Route| match &each.path {
             Path::Prefix(longer) if (&each.listener, &each.host) == (&route.listener, &route.host) => {
-                longer.strip_prefix(text).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+                let is_longer =
+                    longer.strip_prefix(text).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+                let is_other = term.ignores_case && longer.to_ascii_lowercase().starts_with(&text.to_ascii_lowercase());
+                is_longer || is_other && !longer.starts_with(text)
             }
             _ => false,
         };
         let before: Vec<Route> = self.plan.routes.iter().filter(is_before).cloned().collect();
         for each in before {
             let path = Path::Regex(format!("^{}", escaped(&path_text(&each.path))));
-            let is_known =
-                |known: &Route| (&known.listener, &known.host, &known.path) == (&each.listener, &each.host, &path);
+            let is_known = |known: &Route| {
+                (&known.listener, &known.host, &known.path, &known.conditions)
+                    == (&each.listener, &each.host, &path, &each.conditions)
+            };
             if !self.plan.routes.iter().any(is_known) {
                 self.plan.route(Route { path, ..each });
             }

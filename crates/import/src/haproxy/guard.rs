@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::frontend::{Fallen, Frontend, returned};
+use super::frontend::{Frontend, Fronts, returned};
 use super::lines::{Line, is_guard, refusal};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
@@ -24,8 +24,9 @@ impl Frontend<'_> {
         }
     }
 
-    /// Guards of a backend hold on all routes to it.
-    pub(super) fn guard_backend(&mut self, fallen: &[Fallen]) {
+    /// Guards of a backend hold on all routes to it, and those of frontends on what comes of these.
+    pub(super) fn guard_backend(&mut self, fronts: &Fronts) {
+        let fallen = &fronts.fallen;
         self.read_acls();
         self.read_guards();
         let to = Action::Backend(name_of(&self.section.name));
@@ -33,8 +34,8 @@ impl Frontend<'_> {
         let mut routes = std::mem::take(&mut self.plan.routes);
         let mut own: Vec<&mut Route> = routes.iter_mut().filter(|route| route.action == to).collect();
         self.change_all(&mut own);
-        let is_led = |route: &&mut Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
-        self.limit(&mut routes.iter_mut().filter(is_led).collect::<Vec<_>>());
+        let is_own = |route: &Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
+        self.limit(&mut routes.iter_mut().filter(|route| is_own(route)).collect::<Vec<_>>());
         self.plan.routes = routes;
         if self.guards.is_empty() && self.limits.is_empty() && self.body_limit.is_none() {
             return;
@@ -47,27 +48,32 @@ impl Frontend<'_> {
         if self.guards.is_empty() {
             return;
         }
-        let is_own = |route: &Route| route.action == to || fallen.iter().any(|each| each.leads(&name, route));
-        let (own, others): (Vec<Route>, Vec<Route>) =
-            std::mem::take(&mut self.plan.routes).into_iter().partition(is_own);
-        self.plan.routes = others;
         self.listeners = self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
         self.guards.iter_mut().for_each(|guard| guard.is_whole = false);
-        let relays: Vec<String> = self
-            .plan
-            .listeners
-            .iter()
-            .filter(|each| each.keys.contains_key("protocol"))
-            .map(|each| each.name.clone())
-            .collect();
-        let (relayed, own): (Vec<Route>, Vec<Route>) =
-            own.into_iter().partition(|route| relays.contains(&route.listener));
+        let is_relay =
+            |name: &str| self.plan.listeners.iter().any(|each| each.name == name && each.keys.contains_key("protocol"));
+        let (relayed, routes): (Vec<Route>, Vec<Route>) = std::mem::take(&mut self.plan.routes)
+            .into_iter()
+            .partition(|route| is_own(route) && is_relay(&route.listener));
+        let own = self.guards.clone();
         if !relayed.is_empty() {
             self.guard(relayed, false);
         }
-        if !own.is_empty() {
-            self.guard(own, true);
+        self.guards.clear();
+        let mut guards = Vec::new();
+        let mut places = BTreeMap::new();
+        for (listener, all) in &fronts.guards {
+            places.insert(listener.as_str(), guards.len()..guards.len() + all.len());
+            guards.extend(all.iter().cloned());
         }
+        let first = guards.len();
+        guards.extend(own);
+        let over = |route: &Route| match is_own(route) {
+            true => places.get(route.listener.as_str()).cloned().unwrap_or(0..0).chain(first..guards.len()).collect(),
+            false => Vec::new(),
+        };
+        let tls = self.listeners.iter().cloned().collect();
+        self.put_guarded(Guarded::over_some(&guards, &tls, routes, over));
     }
 
     /// Puts routes into the plan, with what the guards keep out.
@@ -82,7 +88,11 @@ impl Frontend<'_> {
             guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
         }
         let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
-        let Guarded { routes, wider, shut, .. } = Guarded::over(&guards, &tls, routes);
+        self.put_guarded(Guarded::over(&guards, &tls, routes));
+    }
+
+    fn put_guarded(&mut self, guarded: Guarded) {
+        let Guarded { routes, wider, shut, .. } = guarded;
         for line in wider {
             if !self.plan.notes.iter().any(|note| note.line == line) {
                 self.plan.note(line, "a rule that keeps requests out", WIDER);

@@ -1,0 +1,101 @@
+//! Rules of haproxy in their order: the first that fits a request wins, while of routes the most specific does.
+//!
+//! So a rule that a later one would go before has a route for what both are for, which is more specific than either.
+
+use super::frontend::{Fallen, Frontend};
+use super::lines::Line;
+use crate::plan::{Action, Path, path_text};
+use crate::terms::Term;
+
+/// Routes for what several rules are for, at most, that come of one section.
+const BOTH_MAX: usize = 4000;
+
+/// A rule that leads requests somewhere.
+#[derive(Clone)]
+pub(super) struct Rule {
+    pub(super) line: usize,
+    pub(super) of: Term,
+    pub(super) action: Action,
+}
+
+/// Place of a line's rule: those of `http-request` are asked before redirects, and backends are chosen last.
+pub(super) fn turn(line: &Line) -> u8 {
+    match line.word(0) {
+        "use_backend" => 2,
+        "redirect" => 1,
+        _ => 0,
+    }
+}
+
+impl Frontend<'_> {
+    /// Adds a rule's routes on a listener, behind those for requests that the first so many rules have before it.
+    pub(super) fn place(&mut self, listener: &(String, bool), rule: &Rule, before: usize) {
+        for index in 0..before {
+            let earlier = &self.rules[index];
+            let is_elsewhere = earlier.of.is_tls.is_some_and(|wanted| wanted != listener.1);
+            if is_elsewhere || earlier.action == rule.action || !goes_before(&rule.of, &earlier.of) {
+                continue;
+            }
+            let earlier = earlier.clone();
+            match earlier.of.and(&rule.of) {
+                Ok(None) => {}
+                Ok(Some(both)) if both.is_same(&rule.of) => {
+                    if before == self.rules.len() && earlier.of.is_tls.is_none() {
+                        let path = rule.of.path.as_ref().map_or("/".to_owned(), path_text);
+                        let line = earlier.line;
+                        let fix = format!("line {line} is for all of these requests and goes before it: remove this");
+                        self.plan.note(rule.line, path, fix);
+                    }
+                    return;
+                }
+                Ok(Some(both)) if self.both_count < BOTH_MAX => {
+                    self.both_count += 1;
+                    self.place(listener, &Rule { of: both, ..earlier }, index);
+                }
+                _ => self.unsaid(&listener.0, &earlier, rule),
+            }
+        }
+        self.put(listener, rule);
+    }
+
+    /// Tells that a rule takes what an earlier one would have. Guards of the earlier one's backend hold for it as well.
+    fn unsaid(&mut self, listener: &str, earlier: &Rule, rule: &Rule) {
+        let path = rule.of.path.as_ref().map_or("/".to_owned(), path_text);
+        let fix = format!(
+            "line {} goes before it where both fit, which no route says: write routes for such requests; until then they \
+             go here, and whom that line's backend keeps out, or limits, is kept out",
+            earlier.line
+        );
+        self.plan.note(rule.line, path, fix);
+        if let Action::Backend(name) = &earlier.action {
+            let to = (rule.line, rule.of.host.clone());
+            self.fallen.push(Fallen::beside(earlier.line, name, listener, to));
+        }
+    }
+}
+
+/// Whether a route for these requests goes before one for those, where both are for a request.
+fn goes_before(one: &Term, two: &Term) -> bool {
+    let host = |term: &Term| match &term.host {
+        None => (0, 0),
+        Some(host) if host.starts_with('*') => (1, host.len()),
+        Some(_) => (2, 0),
+    };
+    let path = |term: &Term| match &term.path {
+        None => (0, 1),
+        Some(Path::Prefix(prefix)) => (0, prefix.len()),
+        Some(Path::Regex(_)) => (1, 0),
+        Some(Path::Exact(_)) => (2, 0),
+    };
+    let is_other_pattern = matches!(one.path, Some(Path::Regex(_))) && one.path != two.path;
+    let counts = |term: &Term| {
+        let mut counts = [0; 4];
+        for (kind, _) in term.conditions.keys() {
+            counts[["method", "header", "query"].iter().position(|known| known == kind).unwrap_or(3)] += 1;
+        }
+        counts
+    };
+    let order = host(one).cmp(&host(two)).then(path(one).cmp(&path(two)));
+    // Patterns that are different go in the order of the file.
+    order.is_gt() || order.is_eq() && !is_other_pattern && counts(one) > counts(two)
+}
