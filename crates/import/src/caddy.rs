@@ -16,7 +16,8 @@ use moved::has_guards;
 
 use crate::changes::Changes;
 use crate::guards::Guard;
-use crate::plan::{Action, CLOSED, Certificate, Note, Path, Plan, Route, quoted, redirect, respond};
+use crate::plan::{Action, CLOSED, Certificate, Note, Path, Plan, Route, path_text, quoted, redirect, respond};
+use crate::terms::Term;
 use crate::variables::{self, lower, marked};
 use crate::words::{Directive, End, directives};
 
@@ -348,7 +349,8 @@ impl Reader<'_> {
         let auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
         let denials: Vec<Guard> =
             block.iter().filter(|each| denies(each)).flat_map(|each| self.guards(each, outer)).collect();
-        // The order of Caddy: who may come in, then blocks, then what keeps out, then the rest.
+        let redirects = self.redirects(sites, owner, outer);
+        // The order of Caddy: redirects, who may come in, then blocks, then what keeps out, then the rest.
         let is_block = |each: &&Directive| ["handle", "handle_path", "route"].contains(&each.name());
         let has_files = block.iter().any(|each| each.name() == "file_server");
         let is_alone = outer.len() == 1 && !block.iter().any(|each| is_block(&each));
@@ -356,7 +358,8 @@ impl Reader<'_> {
         let raised = self.blocks(sites, block, outer);
         let behind = self.plan.routes.len();
         // A pattern for scripts would go before what stands in blocks.
-        let rest = block.iter().filter(|each| !is_block(each) && !denies(each));
+        let is_redirect = |each: &Directive| each.name() == "redir" && owner.name() != "route";
+        let rest = block.iter().filter(|each| !is_block(each) && !denies(each) && !is_redirect(each));
         let is_php = |each: &&Directive| each.name() == "php_fastcgi";
         let (php, rest): (Vec<&Directive>, Vec<&Directive>) = rest.partition(is_php);
         for each in php {
@@ -373,6 +376,7 @@ impl Reader<'_> {
         self.guard(sites, behind, &denials);
         self.guard(sites, behind, &raised);
         self.guard(sites, first, &auths);
+        self.redirect_before(sites, first, redirects);
         let mut guards = [raised, denials, auths].concat();
         if std::mem::replace(&mut self.is_closed, is_closed) {
             let line = block.first().map_or(1, |each| each.line);
@@ -496,6 +500,46 @@ impl Reader<'_> {
         let guards = if matched.is_empty() { Vec::new() } else { self.block(sites, each, &matched) };
         (self.changes, self.prefix) = (changes, outer_prefix);
         guards
+    }
+
+    /// Redirects of a block, but for one whose lines are in order, with the requests that each is for.
+    fn redirects(&mut self, sites: &[Site], owner: &Directive, outer: &[Matched]) -> Vec<(Route, Guard)> {
+        let mut all: Vec<(Route, Guard)> = Vec::new();
+        let first = self.plan.routes.len();
+        for each in owner.inner().iter().filter(|each| each.name() == "redir" && owner.name() != "route") {
+            self.redirect(sites, each, outer);
+            for route in self.plan.routes.split_off(first) {
+                let matched = Matched {
+                    host: route.host.clone(),
+                    path: route.path.clone(),
+                    conditions: route.conditions.clone(),
+                };
+                let guard = Guard { action: route.action.clone(), ..closing(each.line, &matched) };
+                let guard = Guard { of: Term { ignores_case: false, ..guard.of.clone() }, ..guard };
+                if !all.iter().any(|(known, _)| {
+                    (&known.listener, &known.host, &known.path, &known.conditions)
+                        == (&route.listener, &route.host, &route.path, &route.conditions)
+                }) {
+                    all.push((route, guard));
+                }
+            }
+        }
+        // Of several the one with the longest path is first.
+        all.sort_by_key(|(route, _)| std::cmp::Reverse(path_text(&route.path).len()));
+        all
+    }
+
+    /// Lays redirects over the routes from the given one on, whatever these are for.
+    fn redirect_before(&mut self, sites: &[Site], first: usize, redirects: Vec<(Route, Guard)>) {
+        if redirects.is_empty() {
+            return;
+        }
+        let routes = self.plan.routes.split_off(first);
+        let (moved, mut guards): (Vec<Route>, Vec<Guard>) = redirects.into_iter().unzip();
+        let is_same = |one: &Guard, two: &Guard| one.line == two.line && one.of.is_same(&two.of);
+        guards.dedup_by(|one, two| is_same(one, two));
+        self.plan.routes.extend(moved.into_iter().chain(routes));
+        self.guard(sites, first, &guards);
     }
 
     fn redirect(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 mod acls;
+mod available;
 mod backend;
 mod change;
 mod frontend;

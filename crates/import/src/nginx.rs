@@ -350,7 +350,7 @@ impl Reader<'_> {
         let mut changes = place.changes.clone();
         let is_open = Self::passwords(&[server, http], &mut changes);
         let action = match guards(&[server, http]).first() {
-            Some(each) if !is_open => self.asks(each),
+            Some(each) if !is_open => self.asks_any(each, &[server, http]),
             _ => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
         };
         let place = Place { changes: &changes, ..*place };
@@ -462,7 +462,7 @@ impl Reader<'_> {
             && !self.forward(place, &blocks, &mut changes)
             && let Some(each) = guards(&blocks).first()
         {
-            let action = self.asks(each);
+            let action = self.asks_any(each, &blocks);
             let place = Place { access: &access, changes: &changes, ..*place };
             self.add(&place, location.line, path.clone(), &action);
             return;

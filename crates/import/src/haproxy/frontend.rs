@@ -291,6 +291,7 @@ impl<'f> Frontend<'f> {
         match (line.word(0), line.word(1)) {
             ("use_backend", name) if !name.contains('%') => {
                 let name = name_of(name);
+                let Some(line) = &self.with_servers(line) else { return };
                 if !self.when(line, 2, &Action::Backend(name.clone())) {
                     self.falls(line, Some(name));
                 }
@@ -540,7 +541,7 @@ impl<'f> Frontend<'f> {
 /// The fixed answer of a `return`; none where its body is made of requests.
 pub(super) fn returned(line: &Line, status: u16) -> Option<Action> {
     let rest = line.words.iter().position(|word| word == "if" || word == "unless").unwrap_or(line.words.len());
-    let own = Line { number: line.number, words: line.words[..rest].to_vec() };
+    let own = line.until(rest);
     let mut keys = match (own.after("string"), own.after("file")) {
         (None, Some(file)) => vec![("status".into(), status.to_string()), ("body_file".into(), quoted(file))],
         (Some(body), _) => match respond(status, body) {

@@ -26,6 +26,11 @@ impl Line {
         self.words.get(index + 1).map(String::as_str)
     }
 
+    /// The line's first so many words.
+    pub(super) fn until(&self, place: usize) -> Line {
+        Line { number: self.number, words: self.words[..place].to_vec() }
+    }
+
     pub(super) fn has(&self, word: &str) -> bool {
         self.words.iter().any(|each| each == word)
     }

@@ -24,7 +24,19 @@ impl Reader<'_> {
     /// Tells of a password that would have let in whom an address keeps out.
     pub(super) fn keeps_out(&mut self, blocks: &[&Directive]) {
         if let Some(each) = guards(blocks).first().filter(|_| is_any(blocks)) {
-            self.asks(each);
+            self.asks_any(each, blocks);
+        }
+    }
+
+    /// The same as [`Self::asks`], with `satisfy any` as the cause where that is it.
+    pub(super) fn asks_any(&mut self, each: &Directive, blocks: &[&Directive]) -> Action {
+        let satisfy = blocks.iter().find_map(|block| block.find("satisfy")).filter(|_| is_any(blocks));
+        match satisfy {
+            Some(satisfy) if each.name().starts_with("auth_") => {
+                self.plan.note(satisfy.line, satisfy.text(), ANY);
+                respond(403, "")
+            }
+            _ => self.asks(each),
         }
     }
 
@@ -45,6 +57,9 @@ impl Reader<'_> {
         respond(403, "")
     }
 }
+
+const ANY: &str = "no one route lets in by address or by password: write one with `match = { source = ... }` for the \
+                   addresses, and one for the same path with `auth` for all others; until then these are answered with 403";
 
 /// Clients that are let in, by address and method.
 #[derive(Clone, Debug, Default)]

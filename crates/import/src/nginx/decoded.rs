@@ -1,13 +1,15 @@
 //! Paths of locations: nginx compares what escapes stand for, and routes go by the canonical form, in which spaces,
 //! controls, `%` and what is beyond ASCII are escapes. So these become escapes in prefixes and in patterns.
 
+use std::collections::BTreeSet;
+
 use propylon_config::pattern::compile;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 use super::access::guard_text;
 use super::reader::split_kind;
 use crate::patterns::parse;
-use crate::plan::Note;
+use crate::plan::{Note, escaped};
 use crate::words::Directive;
 
 /// Bytes of a path, in a set.
@@ -162,6 +164,7 @@ fn escape(byte: u8) -> String {
 /// A pattern that finds in the canonical form what this one finds in what that stands for; none where there is none.
 fn pattern(text: &str, ignores_case: bool) -> Option<String> {
     let flags = if ignores_case { "(?i)" } else { "" };
+    let (text, behind) = but_for(text).unwrap_or((text, String::new()));
     let mut out = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -196,7 +199,47 @@ fn pattern(text: &str, ignores_case: bool) -> Option<String> {
             }
         }
     }
+    // The first byte of an escape is as good as all of it where nothing follows.
+    out.push_str(&behind);
     compile(&format!("{flags}{out}")).is_ok().then_some(out)
+}
+
+/// A pattern in front of what must not follow at its end, as in `/\.(?!well-known)`, and that without a look-around;
+/// none of another, and where that is no text.
+fn but_for(text: &str) -> Option<(&str, String)> {
+    let (before, after) = text.split_once("(?!")?;
+    let inside = ["", ".*", ".*$"].iter().find_map(|end| after.strip_suffix(end)?.strip_suffix(')'))?;
+    let group = inside.strip_prefix("(?:").or(inside.strip_prefix('(')).and_then(|group| group.strip_suffix(')'));
+    let words: Vec<String> = group.unwrap_or(inside).split('|').map(|word| word.replace('\\', "")).collect();
+    // Escapes of what is no letter stand for themselves.
+    let is_text = |word: &str| {
+        word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_/.".contains(&byte)) && !word.is_empty()
+    };
+    let is_plain = |inside: &str| {
+        let bytes = inside.as_bytes();
+        (0..bytes.len()).all(|at| match bytes[at] {
+            b'\\' => bytes.get(at + 1).is_some_and(|next| b"-_/.".contains(next)),
+            b'.' => at > 0 && bytes[at - 1] == b'\\',
+            _ => true,
+        })
+    };
+    let is_said = is_plain(inside) && words.iter().all(|word| is_text(word));
+    (is_said && !before.contains('|')).then(|| (before, others(&words)))
+}
+
+/// A pattern of what begins with none of these words.
+fn others(words: &[String]) -> String {
+    let firsts: BTreeSet<char> = words.iter().filter_map(|word| word.chars().next()).collect();
+    let class: String =
+        firsts.iter().map(|first| if *first == '-' { "\\-".into() } else { first.to_string() }).collect();
+    let mut all = vec![r"\z".to_owned(), format!("[^{class}]")];
+    for first in firsts {
+        let rests: Vec<String> = words.iter().filter_map(|word| word.strip_prefix(first).map(str::to_owned)).collect();
+        if rests.iter().all(|rest| !rest.is_empty()) {
+            all.push(format!("{}{}", escaped(&first.to_string()), others(&rests)));
+        }
+    }
+    format!("(?:{})", all.join("|"))
 }
 
 /// Length of the piece of a pattern at its beginning: a character, a class, the head of a group, a repetition.
@@ -349,6 +392,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pattern_says_what_must_not_follow() {
+        for text in [r"/\.(?!well-known)", r"/\.(?!well-known\/).*", r"/\.(?!(?:well-known|wide))", "^/(?!a|ab)"] {
+            let said = pattern(text, false).expect(text);
+            let found = compile(&said).expect("a pattern");
+            for (path, is_found) in [
+                ("/.git", true),
+                ("/.well-known", text.contains("known\\/") || text.starts_with('^')),
+                ("/.well-known/x", text.starts_with('^')),
+                ("/.wel", true),
+                ("/.", true),
+                ("/x/.well-knowN", true),
+                ("/.wide", !text.contains("wide")),
+                ("/abc", false),
+            ] {
+                assert_eq!(found.is_match(path.as_bytes()), is_found, "{text} {path}: {said}");
+            }
+        }
+        for text in ["^/(?!x+)", "^/(?!a.b)", "^/a(?!b)c", "^/(?!a)(?!b)", "x|/(?!a)", r"^/(?!\d)"] {
+            assert_eq!(pattern(text, false), None, "{text}");
+        }
+    }
+
     /// A pattern whose letters beyond ASCII are bytes, as they are to nginx.
     fn beyond(pattern: &str) -> String {
         pattern
@@ -417,7 +483,7 @@ mod tests {
         }
         assert_eq!(pattern(r"^/(.+\.php)(/.*)?$", false), Some(r"^/(.+\.php)(/.*)?$".into()));
         assert_eq!(pattern(r"^/[^/]+\.(js|css)$", true), Some(r"^/[^/]+\.(js|css)$".into()));
-        assert_eq!((pattern("^/(?!x)", false), pattern(r"\bx", false), pattern("^/a;b", false)), (None, None, None));
+        assert_eq!((pattern("^/(?!x+)", false), pattern(r"\bx", false), pattern("^/a;b", false)), (None, None, None));
         assert_eq!((pattern("(?m)^/x", false), pattern("(?im:^/x)", false)), (None, None));
         assert_eq!((path("/my docs"), path("/a;b")), (Some("/my%20docs".into()), None));
     }

@@ -125,7 +125,16 @@ fn write(path: Option<&Path>, text: &str, made: &mut Vec<PathBuf>) -> Result<(),
 
 /// Makes a file, which is not there yet.
 fn create(path: &Path, mode: u32, text: &str, made: &mut Vec<PathBuf>) -> Result<(), String> {
-    let told = |error: std::io::Error| format!("{}: it cannot be written: {error}", path.display());
+    let told = |error: std::io::Error| {
+        let cure = match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                "; nothing is written over: name another file by -o, or move this one away"
+            }
+            std::io::ErrorKind::NotFound => "; make its folder first",
+            _ => "",
+        };
+        format!("{}: it cannot be written: {error}{cure}", path.display())
+    };
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(told)?;
     made.push(path.to_owned());
     file.write_all(text.as_bytes()).map_err(told)
