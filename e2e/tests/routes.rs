@@ -109,6 +109,13 @@ respond = { body = "admin" }
 [[route]]
 path = "/admin"
 respond = { status = 403, body = "outside" }
+[[route]]
+path = "/hosts"
+match = { host = { regex = '^(app[0-9]+[.]test|localhost)$' } }
+respond = { body = "of that kind" }
+[[route]]
+path = "/hosts"
+respond = { body = "other" }
 "#;
 
 #[test]
@@ -144,6 +151,10 @@ fn conditions_decide_between_routes_of_one_path() {
         let mut arguments = vec!["--http2", "--path-as-is", "-X", method, &url];
         arguments.extend(fields.split("\r\n").filter(|field| !field.is_empty()).flat_map(|field| ["-H", field]));
         assert_eq!(curl(&arguments).text(), wanted, "{method} {path}");
+    }
+    assert_eq!(curl(&["--http2", &url("/hosts")]).text(), "of that kind");
+    for (host, wanted) in [("app7.test", "of that kind"), ("APP12.test.:81", "of that kind"), ("xapp7.test", "other")] {
+        assert_eq!(plain.ask(format!("GET /hosts HTTP/1.1\r\nHost: {host}\r\n\r\n")).text(), wanted, "{host}");
     }
     for (client, wanted) in [("192.0.2.77", "admin"), ("198.51.100.1", "outside")] {
         let header = format!("PROXY TCP4 {client} 127.0.0.1 4000 80\r\n");
