@@ -24,7 +24,8 @@ impl External {
         let (scratch, address) = place();
         let limits = "timeout connect 5s\n timeout client 30s\n timeout server 30s";
         let text = format!("global\n maxconn 200\ndefaults\n {limits}\n{sections}\n");
-        let config = scratch.write("haproxy.cfg", text.replace("{address}", &address.to_string()));
+        let text = text.replace("{address}", &address.to_string()).replace("{port}", &address.port().to_string());
+        let config = scratch.write("haproxy.cfg", text);
         let mut command = Command::new("haproxy");
         command.arg("-db").arg("-f").arg(config);
         External::run(command, scratch, address, "haproxy")

@@ -18,7 +18,13 @@ const BLOCKED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 /// Imports a file, which has to pass the check, and starts an engine with what comes out.
 #[track_caller]
 fn imported(scratch: &Scratch, name: &str, text: &str) -> (Engine, Said) {
-    let file = scratch.write(name, text.replace("{address}", PLACE)).display().to_string();
+    imported_at(scratch, name, &text.replace("{address}", PLACE), &[PLACE.to_owned()])
+}
+
+/// The same of a file with several addresses, in place of which the engine is given ports of its own.
+#[track_caller]
+fn imported_at(scratch: &Scratch, name: &str, text: &str, places: &[String]) -> (Engine, Said) {
+    let file = scratch.write(name, text).display().to_string();
     let out = scratch.join(&format!("{name}.toml")).display().to_string();
     let propylon = |arguments: &[&str]| {
         let mut command = Command::new(binaries::propylon());
@@ -32,7 +38,8 @@ fn imported(scratch: &Scratch, name: &str, text: &str) -> (Engine, Said) {
     assert_eq!(checked.status.code(), Some(0), "{config}\n{}", checked.stderr);
     // Files of users lie beside it.
     let users = format!("file = \"{}/users-", scratch.path().display());
-    (Engine::start(&config.replace(PLACE, "127.0.0.1:0").replace("file = \"users-", &users)), said)
+    let config = places.iter().fold(config, |config, place| config.replace(place, "127.0.0.1:0"));
+    (Engine::start(&config.replace("file = \"users-", &users)), said)
 }
 
 /// Status, `Location`, and the body of answers that are no program's own.
@@ -211,6 +218,7 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
     let staff = format!("auth_basic staff; auth_basic_user_file {};", users.display());
     let server = format!(
         "listen {{address}};\nserver_name .shop.test;\nlocation / {{ {app} }}\nlocation /.git {{ deny all; }}\n\
+         location ~ /\\.(?!well-known|git) {{ deny all; }}\n\
          location /admin {{ {staff} {app} location /admin/health/ {{ auth_basic off; {app} }} \
            location = /admin/keys {{ deny all; {app} }} location /admin/in/ {{ {app} }} }}\n\
          location /administrator/ {{ {app} }}\n\
@@ -233,8 +241,19 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
     };
     let nested =
         ["/admin", "/admin/x", "/admin.php", "/administrator/", "/admin/health/x", "/admin/keys", "/admin/in/x"];
-    let prefixes =
-        ["/", "/.git", "/.git/config", "/.gitignore", "/static/x.inc", "/static/closed/x", "/closed/x", "/order/x"];
+    let prefixes = [
+        "/",
+        "/.git",
+        "/.git/config",
+        "/.gitignore",
+        "/.env",
+        "/.well",
+        "/a/.well-known/x",
+        "/static/x.inc",
+        "/static/closed/x",
+        "/closed/x",
+        "/order/x",
+    ];
     let patterns =
         ["/uploads/a.php", "/uploads/private/x", "/uploads/open/a.php", "/uploads/x.inc", "/bin/x.cgi", "/x.cgi"];
     let asked = nested.iter().chain(&prefixes).chain(&patterns).map(|path| ("GET", *path));
@@ -245,6 +264,109 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
         }
     }
 }
+
+/// An application that says which host it was asked for, and leads to itself.
+fn named_app() -> Origin {
+    Origin::answering(|request| {
+        let text = String::from_utf8_lossy(request).into_owned();
+        let field = |name: &str| {
+            let line = text.lines().find(|line| line.to_ascii_lowercase().starts_with(name));
+            line.and_then(|line| line.split_once(':')).map_or(String::new(), |(_, value)| value.trim().to_owned())
+        };
+        let target = text.split(' ').nth(1).unwrap_or_default();
+        let body = format!("app {target} of {}", field("host:"));
+        let location = if target.ends_with("/go") {
+            format!("Location: http://{}/there\r\n", field("host:"))
+        } else {
+            String::new()
+        };
+        let status = if location.is_empty() { "200 OK" } else { "302 Found" };
+        format!("HTTP/1.1 {status}\r\n{location}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    })
+}
+
+#[test]
+fn an_imported_nginx_refuses_what_its_conditions_refuse() {
+    let app = named_app();
+    let scratch = Scratch::new();
+    let key = "if ($http_x_key != \"k\") { return 401; }";
+    let app = format!("proxy_pass http://{}", app.address());
+    let server = format!(
+        "listen {{address}};\nif ($http_user_agent ~* (bad|worse)) {{ return 403; }}\n\
+         if ($request_method !~ ^(GET|HEAD|POST)$) {{ return 405; }}\n\
+         if ($request_uri ~ ^/hidden/) {{ return 404; }}\nif ($host ~ ^old[.]) {{ return 410; }}\n\
+         location / {{ {app}; }}\nlocation /ext {{ {key} {app}; }}\nlocation /ext/in/ {{ {app}/v2/; }}\n\
+         location = /one {{ {key} {app}; }}\nlocation /kept/ {{ proxy_set_header Host $host; proxy_redirect off; {app}; }}\n\
+         location /agent/ {{ if ($http_user_agent = \"\") {{ return 403; }} {app}; }}\n\
+         location /args/ {{ if ($args ~ \"x\") {{ return 403; }} {app}; }}\n\
+         location ~ \\.bin$ {{ {key} {app}; }}\nlocation ~ ^/ext/.*\\.open$ {{ {app}; }}\n"
+    );
+    let nginx = External::nginx(&server);
+    let (engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{server}\n}} }}\n"));
+    let ask = |address: SocketAddr, method: &str, path: &str, fields: &str, host: &str| {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n{fields}\r\n");
+        let response = Client::plain_from(HOME, address).expect("a connection").ask(request);
+        let head = response.head.to_ascii_lowercase();
+        let location = head.lines().find_map(|line| line.strip_prefix("location: ")).unwrap_or_default();
+        let path = location.rsplit_once(host).map_or(location, |(_, path)| path);
+        // The port of nginx's own address is in it as well.
+        let path = path.trim_start_matches(|c: char| c == ':' || c.is_ascii_digit()).to_owned();
+        let body = if response.status == 200 { response.text().to_owned() } else { String::new() };
+        format!("{} {path} {body}", response.status)
+    };
+    const PATHS: &[&str] = &[
+        "/",
+        "/go",
+        "/ext",
+        "/extra",
+        "/ext/x",
+        "/ext/in",
+        "/ext/in/x",
+        "/ext/in/go",
+        "/one",
+        "/one/x",
+        "/kept",
+        "/kept/x",
+        "/kept/go",
+        "/agent/x",
+        "/args/x",
+        "/x.bin",
+        "/hidden/x",
+        "/hidden/x?y",
+        "/ext/a.open",
+        "/ext/%0Aa.open",
+    ];
+    let others = [("OPTIONS", "X-Key: k\r\n", "shop.test"), ("GET", "User-Agent: so BAD\r\n", "shop.test")];
+    let asked = [("GET", "", "shop.test"), ("GET", "X-Key: k\r\nUser-Agent: good\r\n", "shop.test")];
+    for (method, fields, host) in asked.into_iter().chain(others).chain([("GET", "", "old.test")]) {
+        for path in PATHS {
+            let theirs = ask(nginx.address(), method, path, fields, host);
+            let ours = ask(engine.address("http-18080"), method, path, fields, host);
+            // Conditions on the whole query, or on some at a pattern, close what they are for.
+            let is_shut = ["/args/x", "/x.bin", "/extra", "/ext/%0Aa.open"].contains(path)
+                && (ours.starts_with("403") || ours.starts_with("401"));
+            // Of several refusals the more specific answers.
+            let is_refused = ours.as_str() >= "400" && theirs.as_str() >= "400";
+            assert!(ours == theirs || is_shut || is_refused, "{method} {path} {fields:?} of {host}: {ours}, not {theirs}");
+        }
+    }
+}
+
+/// Hosts that rules of haproxy name, and others beside them.
+const HOSTS: &[&str] = &[
+    "shop.test",
+    "a.shut.test",
+    "SHUT.test",
+    "shut.test",
+    "ashut.test",
+    "a.shut.test.b",
+    "shut.test:80",
+    "xend.test",
+    "a.end.test",
+    "end.test.b",
+    "begin.test",
+    "a.begin.test",
+];
 
 #[test]
 fn an_imported_haproxy_answers_as_haproxy_does() {
@@ -261,6 +383,8 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
          acl blocked src -f {}\n http-request deny if blocked\n acl closed path_beg /closed\n \
          http-request deny if closed !{{ hdr(Cookie) in }}\n \
          http-request deny if {{ hdr(X-T) -i abc }} or {{ hdr_dom(host) shut.test }} or {{ hdr_reg(X-R) ^x|^y$ }}\n \
+         http-request deny if {{ hdr_end(host) end.test }} or {{ hdr_beg(host) begin. }}\n \
+         http-request deny if {{ path_beg /odd/ }} {{ req.hdr_cnt(host) gt 0 }}\n \
          http-request deny deny_status 413 if {{ hdr_val(content-length) gt 3 }}\n \
          http-request auth realm staff if {{ path_beg /staff/ }} !{{ http_auth(staff) }}\n \
          http-request auth realm admins if {{ path_beg /admins/ }} !{{ http_auth_group(staff) admins }}\n \
@@ -284,14 +408,14 @@ fn an_imported_haproxy_answers_as_haproxy_does() {
     assert!(said.stderr.contains("it is a `limit` of its routes now"), "{}", said.stderr);
     let ours = engine.address("http-18080");
     let paths = ["/", "/a?b", "/closed/x", "/ready", "/robots.txt", "/old", "/hello.php?q=1", "/gone.php", "/api/x?y"];
-    for path in paths {
+    // A test that is not known keeps out all that fit the rest.
+    for path in paths.into_iter().chain(["/odd/x"]) {
         for cookie in ["in", "out"] {
             assert_eq!(answer(ours, HOME, path, cookie), answer(haproxy.address(), HOME, path, cookie));
         }
     }
     let fields = ["X-T: x, ABC", "X-T: abcd", "X-T: x\r\nX-T: abc ", "X-R: a,xa", "X-R: a, by", "Content-Length: 4"];
-    let hosts = ["shop.test", "a.shut.test", "SHUT.test", "shut.test", "ashut.test"];
-    let heads = fields.iter().map(|field| ("shop.test", *field)).chain(hosts.map(|host| (host, "X-T: x")));
+    let heads = fields.iter().map(|field| ("shop.test", *field)).chain(HOSTS.iter().map(|host| (*host, "X-T: x")));
     for (host, field) in heads {
         let body = if field.starts_with("Content-Length") { "abcd" } else { "" };
         let request = format!("GET /apix HTTP/1.1\r\nHost: {host}\r\n{field}\r\n\r\n{body}");
@@ -342,7 +466,8 @@ fn an_import_makes_all_of_its_files_or_none_and_has_told_all_before() {
     // The same users stay, and a configuration that is there already takes none with it.
     scratch.write("users-b", format!("eve:{}\n", hash()));
     scratch.write("out.toml", "");
-    assert_eq!(import().status.code(), Some(1));
+    let said = import();
+    assert!(said.status.code() == Some(1) && said.stderr.contains("name another file by -o"), "{}", said.stderr);
     assert!(!one.exists() && other.exists());
     std::fs::remove_file(&out).expect("the file is there");
     let said = import();
@@ -356,6 +481,7 @@ fn an_imported_caddyfile_asks_the_service_and_runs_scripts() {
     let caddyfile = format!(
         "(known) {{\n\tforward_auth {} {{\n\t\turi /verify\n\t\tcopy_headers Remote-User\n\t}}\n}}\n\
          :18080 {{\n\tbind 127.0.0.1\n\troot * {}\n\t@old path /old\n\tredir @old https://{{host}}/new 301\n\
+         \tredir /moved/* https://{{host}}/new 301\n\thandle /moved/on/* {{\n\t\trespond on\n\t}}\n\
          \thandle /api/* {{\n\t\timport known\n\t\treverse_proxy {app} {{\n\t\t\tlb_retries 1\n\t\t}}\n\t}}\n\
          \thandle {{\n\t\tphp_fastcgi {} {{\n\t\t\tenv APP_ENV prod\n\t\t}}\n\t}}\n\
          \thandle /dead/* {{\n\t\treverse_proxy {}\n\t}}\n\
@@ -374,6 +500,7 @@ fn an_imported_caddyfile_asks_the_service_and_runs_scripts() {
     assert_eq!(ask("/hello.php?q=1", "out"), "/hello.php?q=1: 200  script hello.php 1");
     assert_eq!(ask("/blog/7", "out"), "/blog/7: 200  index prod");
     assert_eq!(ask("/old", "out"), "/old: 301 https://shop.test/new ");
+    assert_eq!(ask("/moved/on/x", "out"), "/moved/on/x: 301 https://shop.test/new ");
     assert_eq!(ask("/dead/x", "out"), "/dead/x: 502  <p>sorry</p>");
 }
 
@@ -398,6 +525,8 @@ impl Chance {
         let either = format!("satisfy any; {address} {password}");
         let except = format!("limit_except GET {{ {address} }}");
         let shut = format!("deny {BLOCKED};");
+        let key = "if ($http_x_key != k) { return 403; }";
+        let put = "if ($request_method = PUT) { return 405; }";
         self.one(&[
             "",
             "",
@@ -412,6 +541,8 @@ impl Chance {
             &either,
             &except,
             &shut,
+            key,
+            put,
         ])
     }
 
@@ -438,6 +569,7 @@ impl Chance {
             r"^/x\sy",
             "(a|b)$",
             r"^/b/.*\.php$",
+            r"/a(?!/b|\.php)",
             "\u{e9}/.",
             r"^/(a|b)/",
         ];
@@ -516,7 +648,7 @@ fn nobody_whom_nginx_refuses_gets_in_by_a_file_that_chance_has_made() {
     let mut same = 0;
     for (index, requests) in (0..SERVERS).flat_map(|index| (0..REQUESTS).map(move |number| (index, number))) {
         let (method, path) = (chance.one(&["GET", "GET", "PUT"]), chance.one(PATHS));
-        let user = chance.one(&["", "", "Authorization: Basic YW5uOm9wZW4=\r\n"]);
+        let user = chance.one(&["", "", "X-Key: k\r\n", "Authorization: Basic YW5uOm9wZW4=\r\n"]);
         let source = if chance.random.bool() { HOME } else { BLOCKED };
         let request = format!("{method} {path} HTTP/1.1\r\nHost: h{index}.test\r\nContent-Length: 0\r\n{user}\r\n");
         let theirs = reached(nginx.address(), source, &request);
@@ -529,4 +661,122 @@ fn nobody_whom_nginx_refuses_gets_in_by_a_file_that_chance_has_made() {
         );
     }
     assert!(same * 2 > SERVERS * REQUESTS, "seed {seed}: {same} of {} answers are the same", SERVERS * REQUESTS);
+}
+
+/// A condition of haproxy by chance: one test, or two that both have to hold, or either of two.
+fn condition(chance: &mut fastrand::Rng) -> String {
+    const TESTS: &[&str] = &[
+        "path_beg /a",
+        "path_beg /a/b",
+        "path_beg /b/",
+        "path_end .x",
+        "path_end b.y",
+        "path /a/b.x",
+        "hdr(host) h.test",
+        "hdr(host) i.test",
+        "hdr_end(host) .h.test",
+        "method PUT",
+        "method GET",
+        "src 127.0.0.9",
+        "hdr(X-K) 1",
+        "hdr(X-L) -m found",
+        "path_sub b/",
+        "path_beg -i /B/",
+        "hdr_beg(host) h.",
+        "req.hdr_cnt(X-N) gt 0",
+    ];
+    let one = |chance: &mut fastrand::Rng| format!("{{ {} }}", TESTS[chance.usize(..TESTS.len())]);
+    match chance.u8(..8) {
+        0 | 1 => format!("{} {}", one(chance), one(chance)),
+        2 => format!("{} or {}", one(chance), one(chance)),
+        _ => one(chance),
+    }
+}
+
+/// A rule of haproxy that keeps requests out, by chance.
+fn refusal(chance: &mut fastrand::Rng) -> String {
+    let (asked, other) = (condition(chance), condition(chance));
+    match chance.u8(..10) {
+        0..=3 => format!("http-request deny if {asked}"),
+        4 => format!("http-request deny unless {asked}"),
+        5 | 6 if !other.contains("} ") => format!("http-request deny if {asked} !{other}"),
+        7 => "http-request auth realm staff unless { http_auth(staff) }".into(),
+        8 if !asked.contains(" or ") => format!("http-request auth realm staff if {asked} !{{ http_auth(staff) }}"),
+        _ => format!("http-request deny if {asked}"),
+    }
+}
+
+/// A frontend with rules that lead to backends, and guards in front of them, behind them, and in the backends.
+fn combination(chance: &mut fastrand::Rng, index: usize, app: SocketAddr) -> String {
+    let mut lines: Vec<String> = (0..chance.usize(2..4))
+        .map(|number| format!(" use_backend b{index}.{number} if {}", condition(chance)))
+        .collect();
+    let count = lines.len();
+    for _ in 0..chance.usize(..3) {
+        let place = if chance.bool() { 0 } else { lines.len() };
+        lines.insert(place, format!(" {}", refusal(chance)));
+    }
+    let mut text = format!("frontend f{index}\n mode http\n bind {{place{index}}}\n{}\n", lines.join("\n"));
+    text.push_str(&format!(" default_backend b{index}.{count}\n"));
+    for number in 0..=count {
+        text.push_str(&format!("backend b{index}.{number}\n mode http\n"));
+        for _ in 0..[0, 0, 1, 1, 2][chance.usize(..5)] {
+            text.push_str(&format!(" {}\n", refusal(chance)));
+        }
+        text.push_str(&format!(" http-request set-header Remote-User b{index}.{number}\n server s {app}\n"));
+    }
+    text
+}
+
+#[test]
+fn nobody_whom_haproxy_refuses_gets_in_by_a_file_that_chance_has_made() {
+    const FRONTENDS: usize = 32;
+    const REQUESTS: usize = 12;
+    const SEED: u64 = 1;
+    const PATHS: &[&str] = &["/", "/a", "/ab", "/a/b", "/a/b.x", "/a/b.y", "/a/x", "/c.x", "/b/", "/b/b.y", "/b/.x"];
+    const FIELDS: &[&str] = &["", "", "X-K: 1\r\n", "X-L: 1\r\n", "X-K: 1\r\nX-L: 1\r\n", "X-N: 1\r\n"];
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    let (app, scratch, mut chance) = (app(), Scratch::new(), fastrand::Rng::with_seed(seed));
+    let all: Vec<String> = (0..FRONTENDS).map(|index| combination(&mut chance, index, app.address())).collect();
+    let staff = format!("userlist staff\n user ann password {}\n", hash());
+    let text = format!("{staff}{}frontend ready\n mode http\n bind {{address}}\n", all.concat());
+    let at = |place: &dyn Fn(usize) -> String| {
+        (0..FRONTENDS).fold(text.clone(), |text, index| text.replace(&format!("{{place{index}}}"), &place(index)))
+    };
+    let haproxy = External::haproxy(&at(&|index| format!("127.0.1.{}:{{port}}", index + 1)));
+    let port = |index: usize| 18_100 + index;
+    let places: Vec<String> = (0..FRONTENDS).map(|index| format!("127.0.0.1:{}", port(index))).collect();
+    let (engine, said) =
+        imported_at(&scratch, "haproxy.cfg", &at(&|index| places[index].clone()).replace("{address}", PLACE), &places);
+    // Lines that are told of, and what they are part of.
+    let told: Vec<usize> = said
+        .stderr
+        .lines()
+        .filter_map(|line| line.split_once("haproxy.cfg:")?.1.split_once(':')?.0.parse().ok())
+        .collect();
+    let (mut line, mut same, mut wrong) = (1 + staff.lines().count(), 0, Vec::new());
+    for (index, section) in all.iter().enumerate() {
+        let lines = line..line + section.lines().count();
+        line = lines.end;
+        let is_told = told.iter().any(|line| lines.contains(line));
+        let theirs_at =
+            SocketAddr::from(([127, 0, 1, 1 + u8::try_from(index).expect("few")], haproxy.address().port()));
+        let ours_at = engine.address(&format!("http-{}", port(index)));
+        for _ in 0..REQUESTS {
+            let mut one = |all: &[&'static str]| all[chance.usize(..all.len())];
+            let (method, path, host) = (one(&["GET", "PUT"]), one(PATHS), one(&["h.test", "i.test", "a.h.test", "j"]));
+            let user = one(&["", "Authorization: Basic YW5uOm9wZW4=\r\n"]);
+            let fields = format!("{}{user}", one(FIELDS));
+            let source = if chance.bool() { HOME } else { BLOCKED };
+            let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n{fields}\r\n");
+            let (theirs, ours) = (reached(theirs_at, source, &request), reached(ours_at, source, &request));
+            same += usize::from(ours == theirs);
+            let is_right = if theirs.0 >= 400 { ours.0 >= 400 } else { ours == theirs || is_told };
+            if !is_right {
+                wrong.push(format!("f{index}: {request:?} from {source}: {ours:?}, not {theirs:?}\n{section}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "seed {seed}: {} answers are wrong\n{}\n{}", wrong.len(), wrong.join("\n"), said.stderr);
+    assert!(same * 10 > FRONTENDS * REQUESTS * 7, "seed {seed}: {same} of {} are the same", FRONTENDS * REQUESTS);
 }

@@ -73,38 +73,34 @@ pub struct Guarded<'g> {
     pub wider: Vec<usize>,
     /// Lines of the guards that ask for a proof where a route cannot: it answers nobody.
     pub shut: BTreeSet<usize>,
+    /// Whether the routes are compared with the rules afterwards, so that guards are laid over patterns as far as goes.
+    pub is_compared: bool,
 }
 
 impl<'g> Guarded<'g> {
     /// Guards over no routes yet.
     pub fn none(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>) -> Guarded<'g> {
-        Guarded { guards, tls, routes: Vec::new(), wider: Vec::new(), shut: BTreeSet::new() }
+        Guarded { guards, tls, routes: Vec::new(), wider: Vec::new(), shut: BTreeSet::new(), is_compared: false }
     }
 
     /// Lays all guards over routes; redirects are for whoever comes. Lines of guards that hold for more are told once.
     pub fn over(guards: &'g [Guard], tls: &'g BTreeMap<String, bool>, routes: Vec<Route>) -> Guarded<'g> {
-        Guarded::over_some(guards, tls, routes, |_| (0..guards.len()).collect())
+        Guarded::none(guards, tls).with(routes, |_| (0..guards.len()).collect())
     }
 
     /// Lays over each route the guards whose numbers are its own.
-    pub fn over_some(
-        guards: &'g [Guard],
-        tls: &'g BTreeMap<String, bool>,
-        routes: Vec<Route>,
-        own: impl Fn(&Route) -> Vec<usize>,
-    ) -> Guarded<'g> {
-        let mut guarded = Guarded::none(guards, tls);
+    pub fn with(mut self, routes: Vec<Route>, own: impl Fn(&Route) -> Vec<usize>) -> Guarded<'g> {
         for route in routes {
             match route.action {
-                Action::Redirect(_) => guarded.routes.push(route),
+                Action::Redirect(_) => self.routes.push(route),
                 _ => {
                     let left = own(&route);
-                    guarded.add(route, &left);
+                    self.add(route, &left);
                 }
             }
         }
-        guarded.wider.dedup();
-        guarded
+        self.wider.dedup();
+        self
     }
 
     /// Adds a route, with what these guards, by their numbers, keep out of it.
@@ -122,6 +118,8 @@ impl<'g> Guarded<'g> {
             let out = match self.meet(&route, &guard.of, guard.is_whole) {
                 Meet::Apart => continue,
                 Meet::Both(out) if self.routes.len() < ROUTES_MAX => *out,
+                // A route that refuses stays: the other guards are laid over it, or whom they let in would go before it.
+                _ if is_refusal(&route.action) => continue,
                 _ => {
                     self.wider.push(guard.line);
                     self.answer(route, guard, &[&left[..place], &left[place + 1..]].concat());
@@ -148,8 +146,8 @@ impl<'g> Guarded<'g> {
             if let (Some(pattern), false) = (beside(&guard.of, &out), out.path == route.path) {
                 let beside = Route { path: pattern, ..out.clone() };
                 // Other guards cannot be laid over a pattern: beside some of them it answers nobody.
-                match others.is_empty() {
-                    true => self.answer(beside, guard, &[]),
+                match others.is_empty() || self.is_compared {
+                    true => self.answer(beside, guard, &others),
                     false => self.routes.push(closed(beside, guard)),
                 }
             }
@@ -173,6 +171,11 @@ impl<'g> Guarded<'g> {
                 self.routes.push(closed(route, guard));
             }
         }
+    }
+
+    /// What of a route's requests a condition asks for, where one route says that.
+    pub fn both(&self, route: &Route, term: &Term) -> Option<Route> {
+        if let Meet::Both(both) = self.meet(route, term, false) { Some(*both) } else { None }
     }
 
     fn is_within(&self, route: &Route, term: &Term) -> bool {
@@ -220,6 +223,12 @@ impl<'g> Guarded<'g> {
     }
 }
 
+/// Whether a route answers with an error.
+pub fn is_refusal(action: &Action) -> bool {
+    let is_error = |(key, value): &(String, String)| key == "status" && value.as_str() >= "400";
+    matches!(action, Action::Respond(keys) if keys.iter().any(is_error))
+}
+
 /// A route that answers for a guard.
 fn closed(route: Route, guard: &Guard) -> Route {
     Route { action: guard.action.clone(), changes: Changes::default(), ..route }
@@ -229,7 +238,7 @@ fn is_same(one: &Route, two: &Route) -> bool {
     (&one.host, &one.path, &one.conditions) == (&two.host, &two.path, &two.conditions)
 }
 
-fn is_in(host: &str, pattern: &str) -> bool {
+pub fn is_in(host: &str, pattern: &str) -> bool {
     host == pattern || pattern.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix))
 }
 
@@ -340,7 +349,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 /// Values that are in both of two conditions on the same thing, as TOML has them.
-fn values(kind: &str, own: &str, asked: &str) -> Result<Option<String>, ()> {
+pub fn values(kind: &str, own: &str, asked: &str) -> Result<Option<String>, ()> {
     if own == asked || asked == "{ present = true }" && own != "{ present = false }" {
         return Ok(Some(own.to_owned()));
     }

@@ -8,11 +8,13 @@ mod backend;
 mod change;
 mod frontend;
 mod guard;
+mod holds;
 mod known;
 mod lines;
 mod order;
 mod rates;
 mod users;
+mod witnesses;
 
 use backend::Backends;
 use frontend::{Frontend, Fronts, Shared};
@@ -20,12 +22,13 @@ use known::{BUFFER, NEEDLESS, PAGES, UNKNOWN};
 use lines::{Line, Section, sections, tables};
 use users::{lists, told};
 
-use crate::plan::{Note, Plan};
+use crate::guards::Guard;
+use crate::plan::{Note, Plan, name_of};
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let sections = sections(text)?;
     let (tables, lists) = (tables(&sections), lists(&sections));
-    let shared = Shared::of(&sections, &tables, &lists);
+    let mut shared = Shared::of(&sections, &tables, &lists);
     let mut defaults: Vec<Line> = Vec::new();
     let mut named: BTreeMap<&str, Vec<Line>> = BTreeMap::new();
     // Backends first: frontends lead to them.
@@ -69,6 +72,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "frontend") {
         Backends { plan, defaults, sections: &sections }.read(section);
     }
+    shared.guards = guards(&resolved, plan, &shared);
     let mut fronts = Fronts::default();
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
         let mut frontend = Frontend::new(plan, defaults, section, &shared);
@@ -78,11 +82,27 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
         Frontend::new(plan, defaults, section, &shared).guard_backend(&fronts);
     }
+    holds::hold(plan, &fronts.rules, &shared.guards);
     // Relays that are guarded have no listener, but notes.
     match sections.iter().all(|section| section.of("bind").next().is_none()) {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
         false => Ok(()),
     }
+}
+
+/// Guards of all backends, by name: frontends lead to these, and read them before their own turn.
+fn guards(resolved: &[(&Section, Vec<Line>)], plan: &mut Plan, shared: &Shared) -> BTreeMap<String, Vec<Guard>> {
+    let told = plan.notes.len();
+    let mut all = BTreeMap::new();
+    for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
+        let mut backend = Frontend::new(plan, defaults, section, shared);
+        backend.read_acls();
+        backend.read_guards();
+        all.insert(name_of(&section.name), backend.guards);
+    }
+    // Each is told of in its turn.
+    plan.notes.truncate(told);
+    all
 }
 
 /// Lines of the `defaults` that a section has: of those that it names, or else of the last above it.

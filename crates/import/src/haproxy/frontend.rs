@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::acls::terms;
+use super::holds::{Front, Kind, Lead};
 use super::known::{PAGES, RATES, request_rule};
 use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
 use super::order::{Rule, turn};
@@ -46,10 +47,17 @@ pub(super) struct Fronts {
     pub(super) fallen: Vec<Fallen>,
     /// Guards by the names of listeners.
     pub(super) guards: BTreeMap<String, Vec<Guard>>,
+    /// Rules by listeners.
+    pub(super) rules: Vec<Front>,
 }
 
 impl Fronts {
     pub(super) fn take(&mut self, frontend: Frontend) {
+        let leads = frontend.leads();
+        for listener in &frontend.listeners {
+            let (listener, guards, leads) = (listener.clone(), frontend.laid.clone(), leads.clone());
+            self.rules.push(Front { listener, guards, leads });
+        }
         self.fallen.extend(frontend.fallen);
         for (name, _) in frontend.listeners {
             self.guards.entry(name).or_default().extend(frontend.laid.clone());
@@ -60,6 +68,8 @@ impl Fronts {
 /// A `use_backend` that is not carried over: its requests go to the routes behind it.
 pub(super) struct Fallen {
     line: usize,
+    /// Number of the rules that are asked before it.
+    place: usize,
     /// The backend; none where its name is made of requests.
     backend: Option<String>,
     default: Option<String>,
@@ -72,7 +82,7 @@ impl Fallen {
     /// Some of a backend's requests go by another rule.
     pub(super) fn beside(line: usize, backend: &str, listener: &str, taker: (usize, Option<String>)) -> Fallen {
         let (backend, listeners) = (Some(backend.to_owned()), vec![listener.to_owned()]);
-        Fallen { line, backend, default: None, listeners, taker: Some(taker) }
+        Fallen { line, place: 0, backend, default: None, listeners, taker: Some(taker) }
     }
 
     /// Whether requests that were for this backend may come to a route.
@@ -108,13 +118,16 @@ pub(super) struct Shared<'s> {
     pub(super) lists: &'s Lists,
     /// Sockets at all addresses of IPv4.
     pub(super) ipv4: BTreeSet<String>,
+    /// Guards of backends, by name.
+    pub(super) guards: BTreeMap<String, Vec<Guard>>,
 }
 
 impl<'s> Shared<'s> {
     pub(super) fn of(sections: &[Section], tables: &'s Tables, lists: &'s Lists) -> Shared<'s> {
         let lines = sections.iter().flat_map(|section| section.of("bind"));
         let addresses = lines.flat_map(|line| line.word(1).split(',').filter_map(bind));
-        Shared { tables, lists, ipv4: addresses.filter(|address| address.starts_with("0.0.0.0:")).collect() }
+        let ipv4 = addresses.filter(|address| address.starts_with("0.0.0.0:")).collect();
+        Shared { tables, lists, ipv4, guards: BTreeMap::new() }
     }
 }
 
@@ -371,7 +384,24 @@ impl<'f> Frontend<'f> {
         let default = holding(self.section, self.defaults, &["default_backend"]).map(|line| name_of(line.word(1)));
         let own = Some(name_of(&self.section.name)).filter(|_| self.section.kind == "listen");
         let listeners = self.listeners.iter().map(|(name, _)| name.clone()).collect();
-        self.fallen.push(Fallen { line: line.number, backend, default: default.or(own), listeners, taker: None });
+        let (line, place, default) = (line.number, self.rules.len(), default.or(own));
+        self.fallen.push(Fallen { line, place, backend, default, listeners, taker: None });
+    }
+
+    /// Its rules with those that are not carried over, in the order in which haproxy asks them.
+    fn leads(&self) -> Vec<Lead> {
+        let mut leads = Vec::new();
+        for place in 0..=self.rules.len() {
+            for fallen in self.fallen.iter().filter(|fallen| fallen.taker.is_none() && fallen.place == place) {
+                let kind = if fallen.backend.is_some() { Kind::Some } else { Kind::Any };
+                leads.push(Lead { of: Term::default(), to: fallen.backend.clone(), kind });
+            }
+            leads.extend(self.rules.get(place).map(|rule| {
+                let to = if let Action::Backend(name) = &rule.action { Some(name.clone()) } else { None };
+                Lead { of: rule.of.clone(), to, kind: Kind::Known }
+            }));
+        }
+        leads
     }
 
     /// Adds routes for what a line does `if` or `unless` its condition holds; whether that could be said.

@@ -73,7 +73,8 @@ impl Frontend<'_> {
             false => Vec::new(),
         };
         let tls = self.listeners.iter().cloned().collect();
-        self.put_guarded(Guarded::over_some(&guards, &tls, routes, over));
+        let guarded = Guarded { is_compared: true, ..Guarded::none(&guards, &tls) };
+        self.put_guarded(guarded.with(routes, over));
     }
 
     /// Puts routes into the plan, with what the guards keep out.
@@ -88,7 +89,8 @@ impl Frontend<'_> {
             guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
         }
         let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
-        self.put_guarded(Guarded::over(&guards, &tls, routes));
+        let guarded = Guarded { is_compared: true, ..Guarded::none(&guards, &tls) };
+        self.put_guarded(guarded.with(routes, |_| (0..guards.len()).collect()));
     }
 
     fn put_guarded(&mut self, guarded: Guarded) {

@@ -33,11 +33,16 @@ impl Frontend<'_> {
         for index in 0..before {
             let earlier = &self.rules[index];
             let is_elsewhere = earlier.of.is_tls.is_some_and(|wanted| wanted != listener.1);
-            if is_elsewhere || earlier.action == rule.action || !goes_before(&rule.of, &earlier.of) {
+            if is_elsewhere || earlier.action == rule.action {
                 continue;
             }
             let earlier = earlier.clone();
-            match earlier.of.and(&rule.of) {
+            let both = earlier.of.and(&rule.of);
+            if !goes_before(&rule.of, &earlier.of) {
+                self.place_narrowed(listener, (&earlier, &earlier.of), (rule, index));
+                continue;
+            }
+            match both {
                 Ok(None) => {}
                 Ok(Some(both)) if both.is_same(&rule.of) => {
                     if before == self.rules.len() && earlier.of.is_tls.is_none() {
@@ -50,12 +55,44 @@ impl Frontend<'_> {
                 }
                 Ok(Some(both)) if self.both_count < BOTH_MAX => {
                     self.both_count += 1;
+                    self.place_narrowed(listener, (&earlier, &both), (rule, index));
                     self.place(listener, &Rule { of: both, ..earlier }, index);
                 }
                 _ => self.unsaid(&listener.0, &earlier, rule),
             }
         }
         self.put(listener, rule);
+    }
+
+    /// Adds the routes of an earlier rule for what guards make of a later one, where that would go before it.
+    fn place_narrowed(
+        &mut self,
+        listener: &(String, bool),
+        (earlier, own): (&Rule, &Term),
+        (rule, index): (&Rule, usize),
+    ) {
+        let behind = match &rule.action {
+            Action::Backend(name) => self.shared.guards.get(name),
+            _ => None,
+        };
+        let own_guards = self.guards.iter().map(|guard| (guard, guard.proof.is_some()));
+        let guards = own_guards.chain(behind.into_iter().flatten().map(|guard| (guard, true)));
+        let mut narrowed = Vec::new();
+        for (guard, leads) in guards.filter(|(guard, _)| guard.of.is_tls.is_none_or(|wanted| wanted == listener.1)) {
+            let Ok(Some(of)) = rule.of.and(&guard.of) else { continue };
+            narrowed.extend(guard.except.iter().filter_map(|except| of.and(except).ok().flatten()));
+            // Whom the frontend refuses is refused wherever the request leads.
+            narrowed.extend(leads.then_some(of));
+        }
+        for of in narrowed.iter().filter(|of| goes_before(of, own)) {
+            // Where no route says both, it is seen later whether guards hold.
+            if let Ok(Some(both)) = earlier.of.and(of)
+                && self.both_count < BOTH_MAX
+            {
+                self.both_count += 1;
+                self.place(listener, &Rule { of: both, ..earlier.clone() }, index);
+            }
+        }
     }
 
     /// Tells that a rule takes what an earlier one would have. Guards of the earlier one's backend hold for it as well.
@@ -87,7 +124,6 @@ fn goes_before(one: &Term, two: &Term) -> bool {
         Some(Path::Regex(_)) => (1, 0),
         Some(Path::Exact(_)) => (2, 0),
     };
-    let is_other_pattern = matches!(one.path, Some(Path::Regex(_))) && one.path != two.path;
     let counts = |term: &Term| {
         let mut counts = [0; 4];
         for (kind, _) in term.conditions.keys() {
@@ -96,6 +132,5 @@ fn goes_before(one: &Term, two: &Term) -> bool {
         counts
     };
     let order = host(one).cmp(&host(two)).then(path(one).cmp(&path(two)));
-    // Patterns that are different go in the order of the file.
-    order.is_gt() || order.is_eq() && !is_other_pattern && counts(one) > counts(two)
+    order.is_gt() || order.is_eq() && counts(one) > counts(two)
 }
