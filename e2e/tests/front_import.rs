@@ -345,9 +345,12 @@ fn an_imported_nginx_refuses_what_its_conditions_refuse() {
             // Conditions on the whole query, or on some at a pattern, close what they are for.
             let is_shut = ["/args/x", "/x.bin", "/extra", "/ext/%0Aa.open"].contains(path)
                 && (ours.starts_with("403") || ours.starts_with("401"));
-            // Of several refusals the more specific answers.
+            // The more specific of several refusals answers.
             let is_refused = ours.as_str() >= "400" && theirs.as_str() >= "400";
-            assert!(ours == theirs || is_shut || is_refused, "{method} {path} {fields:?} of {host}: {ours}, not {theirs}");
+            assert!(
+                ours == theirs || is_shut || is_refused,
+                "{method} {path} {fields:?} of {host}: {ours}, not {theirs}"
+            );
         }
     }
 }

@@ -524,7 +524,7 @@ impl Reader<'_> {
                 }
             }
         }
-        // Of several the one with the longest path is first.
+        // The longest path is first.
         all.sort_by_key(|(route, _)| std::cmp::Reverse(path_text(&route.path).len()));
         all
     }

@@ -118,7 +118,7 @@ impl<'g> Guarded<'g> {
             let out = match self.meet(&route, &guard.of, guard.is_whole) {
                 Meet::Apart => continue,
                 Meet::Both(out) if self.routes.len() < ROUTES_MAX => *out,
-                // A route that refuses stays: the other guards are laid over it, or whom they let in would go before it.
+                // A refusal stays: others are laid over it, or whom they let in would go before it.
                 _ if is_refusal(&route.action) => continue,
                 _ => {
                     self.wider.push(guard.line);
@@ -173,7 +173,7 @@ impl<'g> Guarded<'g> {
         }
     }
 
-    /// What of a route's requests a condition asks for, where one route says that.
+    /// Requests of a route that a condition asks for, where one route says that.
     pub fn both(&self, route: &Route, term: &Term) -> Option<Route> {
         if let Meet::Both(both) = self.meet(route, term, false) { Some(*both) } else { None }
     }

@@ -388,7 +388,7 @@ impl<'f> Frontend<'f> {
         self.fallen.push(Fallen { line, place, backend, default, listeners, taker: None });
     }
 
-    /// Its rules with those that are not carried over, in the order in which haproxy asks them.
+    /// Rules of it with those that are not carried over, in the order in which haproxy asks them.
     fn leads(&self) -> Vec<Lead> {
         let mut leads = Vec::new();
         for place in 0..=self.rules.len() {

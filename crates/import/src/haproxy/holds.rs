@@ -142,7 +142,7 @@ impl Item {
         Item { route, area, is_closed, is_added: false }
     }
 
-    /// What goes first, of routes that are for one request: host, path, and conditions.
+    /// Order of routes that are for one request: host, path, and conditions.
     fn rank(&self) -> ((u8, usize), (u8, usize), [usize; 4]) {
         let host = match &self.route.host {
             None => (0, 0),

@@ -85,7 +85,7 @@ impl Frontend<'_> {
             narrowed.extend(leads.then_some(of));
         }
         for of in narrowed.iter().filter(|of| goes_before(of, own)) {
-            // Where no route says both, it is seen later whether guards hold.
+            // A pair that no route says is seen later whether guards hold.
             if let Ok(Some(both)) = earlier.of.and(of)
                 && self.both_count < BOTH_MAX
             {
