@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use propylon_e2e::admin::ask_admin;
 use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, Http2, request};
 use propylon_e2e::origin::dead;
-use propylon_e2e::program::curl_within;
-use propylon_e2e::{Engine, Origin, Scratch, holds};
+use propylon_e2e::program::{curl, curl_within};
+use propylon_e2e::{Engine, Origin, Scratch, eventually, holds};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing, little, a piece and around it, what fits into memory and what does not, and much.
@@ -252,6 +254,40 @@ fn calls_that_go_both_ways_are_not_held_and_a_client_that_goes_away_costs_no_ser
     call.send(head("POST", "Content-Type: application/grpc+proto\r\nTransfer-Encoding: chunked\r\n"));
     call.send("4\r\nabcd\r\n");
     holds("it goes on as it comes", || origin.received_text().contains("abcd"));
+}
+
+#[test]
+fn a_body_that_cannot_be_written_is_no_fault_of_the_client_and_the_folder_is_named() {
+    let (scratch, files, origin) = (Scratch::new(), Scratch::new(), judge());
+    let (folder, body) = (scratch.path().display().to_string(), body(300_001));
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ request = true }"));
+    // Gone while the engine runs, as its room may be.
+    drop(scratch);
+    let mut client = engine.client("plain");
+    client.send(head("POST", "Content-Length: 300001\r\n"));
+    client.offer(&body);
+    assert_eq!(client.read_response().status, 503);
+    let data = format!("@{}", files.write("body", &body).display());
+    let said = curl(&["--http2", "-o", "/dev/null", "-w", "%{http_code}", "--data-binary", &data, &engine.url("web")]);
+    assert_eq!(said.text(), "503");
+    let failed = [("backend", "a"), ("reason", "buffer-failed")];
+    engine.metric_reaches("propylon_server_faults_total", &failed, 2.0);
+    assert_eq!(engine.metric("propylon_client_faults_total", &[]), 0.0, "nobody blames the clients");
+    let status =
+        || -> Value { serde_json::from_str(&ask_admin(&engine, "GET", "/status.json", "", "").text()).expect("JSON") };
+    let condition = eventually(LIMIT, "bodies-not-held", || {
+        status()["conditions"]["list"].as_array()?.iter().find(|each| each["name"] == "bodies-not-held").cloned()
+    });
+    assert_eq!((&condition["grade"], &condition["labels"]["backend"]), (&"problem".into(), &"a".into()));
+    let status = status();
+    let row = status["faults"]["list"].as_array().and_then(|list| list.iter().find(|row| row[2] == "buffer-failed"));
+    let row = row.unwrap_or_else(|| panic!("{status:#}"));
+    assert_eq!((&row[0], &row[1]), (&"body cannot be held".into(), &"a".into()));
+    assert!(row[4]["cure"].as_str().is_some_and(|cure| cure.contains("temp_dir")), "{row}");
+    let told = format!("a body cannot be written to its file in {folder} (process.temp_dir): ");
+    let lines = || engine.stderr().into_iter().filter(|line| line.contains(&told)).count();
+    holds("the log names the folder", || lines() > 0);
+    assert_eq!(lines(), 1, "once in ten seconds");
 }
 
 #[test]

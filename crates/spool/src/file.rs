@@ -55,7 +55,7 @@ impl Tail {
                         self.writing = None;
                     }
                     Poll::Ready(Err(error)) => {
-                        log::warn!("a body cannot be written to its file: {error}");
+                        claim.space.warn("written to", &error);
                         self.writing = None;
                         return Poll::Ready(Err(Refused::Failed));
                     }
@@ -91,7 +91,7 @@ impl Tail {
         Poll::Ready(match done {
             Ok(done) => Ok(Some(done.bytes)),
             Err(error) => {
-                log::warn!("a body cannot be read from its file: {error}");
+                claim.space.warn("read from", &error);
                 Err(Refused::Failed)
             }
         })

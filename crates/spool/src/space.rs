@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use propylon_policy::credits::Credits;
 
@@ -53,15 +54,27 @@ pub struct Space {
     pub(crate) disk: Credits,
     folder: Mutex<Option<PathBuf>>,
     threads: OnceLock<Disk>,
+    /// When it was last told that a file failed.
+    warned: Mutex<Option<Instant>>,
     cores: usize,
 }
+
+/// Pause between two lines of the log about files that fail: each request may have one, and metrics count them.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Space {
     /// For so many cores. There is room for nothing before [`Space::set_terms`].
     #[must_use]
     pub fn new(cores: usize) -> Arc<Space> {
         let (memory, disk) = (Credits::new(0, cores), Credits::new(0, cores));
-        Arc::new(Space { memory, disk, folder: Mutex::new(None), threads: OnceLock::new(), cores })
+        Arc::new(Space {
+            memory,
+            disk,
+            folder: Mutex::new(None),
+            threads: OnceLock::new(),
+            warned: Mutex::new(None),
+            cores,
+        })
     }
 
     /// Puts terms into effect; one thread at a time may, which is on no core in particular: threads inherit that. What
@@ -73,6 +86,22 @@ impl Space {
         if terms.folder.is_some() {
             self.threads();
         }
+    }
+
+    /// Says in the log that a file cannot be `written to` or `read from`, with its folder and what to do; not each time.
+    pub(crate) fn warn(&self, how: &str, error: &io::Error) {
+        let now = Instant::now();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_some_and(|warned| now.duration_since(warned) < WARN_INTERVAL) {
+            return;
+        }
+        *warned = Some(now);
+        let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        log::warn!(
+            "a body cannot be {how} its file in {folder} (process.temp_dir): {error}; its request gets 503 buffer-failed; make room \
+             there (df -h {folder}), or lower process.buffer_disk below what there is",
+            folder = folder.display()
+        );
     }
 
     /// Bytes of memory and of files that are taken.

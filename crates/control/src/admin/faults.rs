@@ -12,6 +12,9 @@ use serde_json::{Map, Value, json};
 
 use super::view::View;
 
+/// Reason of the one failure that no server has a part in.
+const BUFFER_FAILED: &str = propylon_http::fault::Fault::BufferFailed.label();
+
 /// Something that has gone wrong, with the metric that counts it.
 pub(super) struct Fault {
     what: &'static str,
@@ -166,8 +169,11 @@ impl View {
             ("retry beyond its budget", "propylon_retries_refused_total", "", metrics.retries_refused),
         ];
         let faults = metrics.faults.each();
-        let faults =
-            faults.map(|(why, counter)| ("attempt failed at a server", "propylon_server_faults_total", why, counter));
+        let what = |why: &str| match why == BUFFER_FAILED {
+            true => "body cannot be held",
+            false => "attempt failed at a server",
+        };
+        let faults = faults.map(|(why, counter)| (what(why), "propylon_server_faults_total", why, counter));
         let what = "left the queue without a server connection";
         let queue = metrics.queue_refused.each();
         let queue = queue.map(|(why, counter)| (what, "propylon_queue_refused_total", why, counter));

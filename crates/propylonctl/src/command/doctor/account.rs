@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use propylon_config::{AccessLog, AdminBind, Config, FileAccess};
+use propylon_config::{AccessLog, AdminBind, Config, FileAccess, size_text};
 use propylon_control::isolation;
 use propylon_keyserver::isolated::unfit_store;
 use propylon_proxy::snapshot::load_profiles;
@@ -330,18 +330,28 @@ fn log_room(folder: &str, free: Option<u64>) -> Finding {
     Finding::new(LOG, state, current, wanted).fix(fix)
 }
 
-/// Folders without any room for what is kept in them, and what becomes of it.
+/// Folders without room for what is kept in them, and what becomes of it: bodies may take as much as `buffer_disk` allows.
 fn full_folders(config: &Config, free: impl Fn(&Path) -> Option<u64>) -> Vec<Finding> {
-    let state =
-        config.process.state.as_ref().map(|state| (STATE, state.path.as_path(), "the admin API changes nothing"));
-    let bodies = config.process.buffers.folder.as_ref();
-    let bodies =
-        bodies.map(|folder| (BODIES, folder.path.as_path(), "requests whose bodies are held in files get 503"));
-    let full = |(what, folder, effect): (&'static str, &Path, &str)| {
-        let is_full = free(folder) == Some(0);
+    let state = config.process.state.as_ref();
+    let state = state.map(|state| (STATE, state.path.as_path(), 1, "the admin API changes nothing while it is full"));
+    let buffers = &config.process.buffers;
+    let bodies = buffers.folder.as_ref().map(|folder| {
+        let effect = "requests whose bodies are held in files get 503 once it is full; or lower process.buffer_disk";
+        (BODIES, folder.path.as_path(), buffers.disk, effect)
+    });
+    let full = |(what, folder, wanted, effect): (&'static str, &Path, u64, &str)| {
+        let free = free(folder).filter(|free| *free < wanted)?;
         let folder = folder.display();
         let fix = format!("make room on the disk of {folder} (df -h {folder}): {effect}");
-        is_full.then(|| Finding::new(what, State::Bad, format!("{folder} is full"), "room to write").fix(fix))
+        let (state, current, wanted) = match free {
+            0 => (State::Bad, format!("{folder} is full"), "room to write".to_owned()),
+            free => {
+                let whole = if free >= 1 << 20 { free >> 20 << 20 } else { free >> 10 << 10 };
+                let current = format!("{folder}, with room for {}", size_text(whole));
+                (State::Advice, current, format!("room for {}, process.buffer_disk", size_text(wanted)))
+            }
+        };
+        Some(Finding::new(what, state, current, wanted).fix(fix))
     };
     state.into_iter().chain(bodies).filter_map(full).collect()
 }
@@ -391,12 +401,15 @@ mod tests {
                     token_file = \"/token\"\n[[route]]\nrespond = {}\n[listener.web]\nbind = \"127.0.0.1:0\"\n";
         let config = super::super::tests::config(text);
         let found = |full: &'static str| {
-            let free = |folder: &Path| Some(u64::from(folder != Path::new(full)));
+            let free = |folder: &Path| Some(if folder == Path::new(full) { 0 } else { u64::MAX });
             full_folders(&config, free).into_iter().map(|one| (one.what, one.state)).collect::<Vec<_>>()
         };
         assert_eq!(found("/state"), [(STATE, State::Bad)]);
         assert_eq!(found("/bodies"), [(BODIES, State::Bad)]);
         assert_eq!(found("/"), []);
+        let short = full_folders(&config, |_| Some(256 << 10));
+        assert_eq!(short.iter().map(|one| (one.what, one.state)).collect::<Vec<_>>(), [(BODIES, State::Advice)]);
+        assert!(short[0].current == "/bodies, with room for 256KiB" && short[0].wanted.contains("4GiB"));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use propylon_http::fault::Fault;
+use propylon_config::Action;
+use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{CONTINUE, Field, Limits as HeadLimits, Method, Name, Parsed, RequestBody, parse_response};
 use propylon_http::h2::Reason;
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
@@ -130,7 +131,7 @@ pub async fn hold_whole(
         return Ok(());
     }
     // No server is asked for what the engine has no room for: it would wait for the rest.
-    client.core().metrics.increment(client.metrics().faults.of(Fault::BufferFailed));
+    count(client, request, snapshot, Fault::BufferFailed);
     Err(answer_busy(client, request, Fault::BufferFailed, 1))
 }
 
@@ -185,7 +186,7 @@ async fn take(
             request.body_taken = trailers.is_some();
             Taken { writing, upload, leftover, trailers }.keep(&core, request);
         }
-        Err(stop) => return Err(fail(client, request, stop)),
+        Err(stop) => return Err(fail(client, request, snapshot, stop)),
     }
     Ok(())
 }
@@ -376,14 +377,28 @@ fn refused(_: Refused) -> Stop {
     server_fault(Fault::BufferFailed)
 }
 
+/// Counts the fault of a body that is not held: where the engine is to blame with the backend's, as the attempt that it
+/// has kept from being made.
+fn count(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot, fault: Fault) {
+    let backend = request.note.route.and_then(|route| match snapshot.shared.config.routes[route].action {
+        Action::Backend(id) if fault.is_of_attempt() && fault.blame() == Blame::Engine => Some(id),
+        _ => None,
+    });
+    let counter = match backend {
+        Some(id) => snapshot.backends[id.0].metrics().faults.of(fault),
+        None => client.metrics().faults.of(fault),
+    };
+    client.core().metrics.increment(counter);
+}
+
 /// Ends a request whose body could not be held.
-fn fail(client: &mut ClientSide<'_>, request: &mut Request, stop: Stop) -> After {
+fn fail(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, stop: Stop) -> After {
     let fault = match stop {
         Stop::Client(fault) => fault,
         Stop::Server(attempt) => attempt.fault,
     };
     request.note.fault = Some(fault);
-    client.core().metrics.increment(client.metrics().faults.of(fault));
+    count(client, request, snapshot, fault);
     // A stream is reset for a bad body already.
     if fault.status() > 0 && (fault != Fault::BadBody || matches!(client, ClientSide::Http1(_))) {
         answer_fault(client, request, fault);
