@@ -212,9 +212,13 @@ fn lines_of_the_access_log_that_cannot_be_written_are_counted_and_told() {
     let mut client = engine.client("plain");
     (0..3).for_each(|_| assert_eq!(client.get("/").text(), "hello\n"));
     engine.metric_reaches("propylon_access_log_lost_total", &[], 3.0);
-    begins(&engine, "access-log-lost", "]: error: ", "lines of the access log are lost");
-    let why = "error: the access log cannot be written: No space left on device";
-    holds("it is told why", || engine.stderr().iter().any(|line| line.contains(why)));
+    let found = begins(&engine, "access-log-lost", "]: error: ", "lines of the access log are lost");
+    let why = "/dev/full: No space left on device (os error 28)";
+    assert_eq!(found["why"], why);
+    let (code, said) = told(&engine, &["status"]);
+    assert!(code == Some(3) && said.contains(why), "{said}");
+    let why = format!("error: the access log cannot be written: {why}");
+    holds("it is told why", || engine.stderr().iter().any(|line| line.contains(&why)));
 }
 
 #[test]
@@ -439,6 +443,101 @@ fn a_night_is_understood_from_the_command_line() {
         told.recv_timeout(std::time::Duration::from_secs(3)).is_ok_and(|line| line.contains(" info: "))
     });
     follower.kill().and_then(|()| follower.wait()).expect("it is ours");
+}
+
+/// What a command says of an engine, with its exit code.
+fn told(engine: &Engine, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(binaries::propylon());
+    command.args(arguments).args(["--admin", &engine.admin().to_string()]);
+    let said = propylon_e2e::program::run(command, b"", WAIT_MAX);
+    (said.status.code(), said.text())
+}
+
+#[test]
+fn a_route_that_fails_requests_is_a_problem_until_its_last_minute_is_good() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(request) = peer.read_request() {
+            match String::from_utf8_lossy(&request).split(' ').nth(1) {
+                Some("/bad") => peer.send("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"),
+                Some("/gone") => return peer.close(),
+                _ => peer.send(HELLO),
+            }
+        }
+    });
+    let text = config("", "", &[origin.address()], "");
+    let engine = Engine::start(&text);
+    let mut client = engine.client("plain");
+    let mut ask = |path: &str, times: usize| (0..times).for_each(|_| drop(client.get(path)));
+    ask("/bad", 5);
+    ask("/", 5);
+    // Too few to say so of a route; the answers are told all the same.
+    let seen = |failed: u64| status(&engine)["last_minute"]["failed"] == failed;
+    holds("the last minute is known", || seen(5));
+    let (code, said) = told(&engine, &["status"]);
+    assert!(code == Some(0) && said.contains("5 of them 5xx (in the last minute 5 of 10)"), "{said}");
+    ask("/", 5);
+    let found = begins(&engine, "route-failing", "]: error: ", "route \"*/\": 33 % of its requests of the last minute");
+    let why = format!("5 of 15; {} of app failed 5 of 15", origin.address());
+    assert_eq!((&found["why"], &found["labels"]), (&why.into(), &serde_json::json!({ "route": "*/" })));
+    let (code, said) = told(&engine, &["status"]);
+    let line = said.lines().find(|line| line.starts_with("problem") && line.contains("route \"*/\": 33 % of its"));
+    assert!(code == Some(3) && line.is_some_and(|line| line.contains(&origin.address().to_string())), "{said}");
+    let (code, said) = told(&engine, &["status", "--json"]);
+    let json: Value = serde_json::from_str(&said).expect("JSON");
+    let first = &json["attention"][0];
+    assert_eq!((code, &first["name"], &first["labels"]["route"]), (Some(3), &"route-failing".into(), &"*/".into()));
+    // A reload forgets nothing: what was counted belongs to the route, not to a configuration.
+    engine.rewrite(&text.replace("backend = \"app\"\n", "backend = \"app\"\nresponse = { set = { X-A = \"b\" } }\n"));
+    engine.reload();
+    assert!(condition(&engine, "route-failing").is_some() && seen(5), "{:#}", status(&engine));
+    ask("/", 90);
+    is_over(&engine, "route-failing");
+    // Requests that the server leaves without an answer, which may not be made again, count as well.
+    for _ in 0..7 {
+        let mut client = engine.client("plain");
+        client.get("/");
+        client.send("POST /gone HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        client.read_to_end();
+    }
+    let silent = engine.metric("propylon_route_unanswered_total", &[("route", "*/")]);
+    let failed = engine.metric("propylon_route_requests_total", &[("route", "*/"), ("class", "5xx")]);
+    assert!(silent + failed == 12.0 && silent > 0.0, "{silent} {failed}");
+    eventually(WAIT_MAX, "it fails again", || condition(&engine, "route-failing"));
+}
+
+#[test]
+fn a_server_that_is_far_slower_than_the_others_is_marked_and_told() {
+    let slow = Origin::scripted(|peer| {
+        while peer.read_request().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(400));
+            peer.send(HELLO);
+        }
+    });
+    let fast = hello();
+    let servers = [slow.address(), fast.address()];
+    let engine = Engine::start(&config("", "", &servers, "balance = \"round-robin\""));
+    std::thread::scope(|scope| {
+        for _ in 0..22 {
+            scope.spawn(|| {
+                let mut client = engine.client("plain");
+                (0..2).for_each(|_| drop(client.get("/")));
+            });
+        }
+    });
+    let found = begins(&engine, "server-slow", "]: warning: ", "answers take ");
+    assert_eq!(found["labels"]["server"], slow.address().to_string());
+    let why = found["why"].as_str().unwrap_or_default();
+    assert!(why.contains(" ms on average of ") && why.contains(" heads, the others "), "{why}");
+    let (code, said) = told(&engine, &["servers"]);
+    let line = |server: &Origin| {
+        let address = server.address().to_string();
+        said.lines().find(|line| line.contains(&address)).unwrap_or_else(|| panic!("{said}"))
+    };
+    assert!(code == Some(0) && line(&slow).contains("slow: ") && !line(&fast).contains("slow: "), "{said}");
+    assert!(line(&fast).contains(" ms"), "{said}");
+    let of = |server: &Origin| [("backend", "app"), ("server", &*server.address().to_string().leak())];
+    let heads = engine.metric("propylon_server_response_wait_seconds_count", &of(&slow));
+    assert!(heads >= 20.0 && engine.metric("propylon_server_slow_factor", &of(&fast)) == 0.0, "{heads}");
 }
 
 #[test]

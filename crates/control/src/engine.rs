@@ -1,5 +1,7 @@
 //! The engine as a whole: binds sockets, starts workers, handles signals, and ends everything in order.
 
+mod signals;
+
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,6 +45,7 @@ use crate::folders;
 use crate::health::Health;
 use crate::hedge_times::HedgeTimes;
 use crate::isolation::{KeyProcess, StoreCheck, UnusedKeys};
+use crate::last_minute::LastMinute;
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::MergedConfig;
@@ -60,6 +63,7 @@ use crate::upgrade::launcher::Launcher;
 use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
 use crate::upgrade::{self, Failure};
+use signals::Signals;
 
 /// Interval between checks of memory and open files.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
@@ -234,6 +238,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
         history: Rc::new(RefCell::new(history::keep())),
+        last_minute: Rc::default(),
         unused_keys: UnusedKeys::default(),
         store_check: StoreCheck::default(),
         key_process: own_link,
@@ -371,6 +376,8 @@ struct Main {
     conditions: Rc<RefCell<Conditions>>,
     /// The numbers that matter, as they were; the admin address shows them, and a successor gets them.
     history: Rc<RefCell<History>>,
+    /// What the last minute was like by route and server; the admin address shows it.
+    last_minute: Rc<RefCell<LastMinute>>,
     unused_keys: UnusedKeys,
     store_check: StoreCheck,
     /// A link to the process that holds this one's keys, until the health checks take it.
@@ -533,7 +540,11 @@ impl Main {
         self.unused_keys.tick(snapshot, Instant::now());
         self.check_store(snapshot);
         let (since_start, now) = (self.started.elapsed(), SystemTime::now());
-        self.conditions.borrow_mut().look(&self.store, since_start, now);
+        let mut conditions = self.conditions.borrow_mut();
+        let numbers = (&*self.store, &self.column());
+        self.last_minute.borrow_mut().look(snapshot, &self.telemetry, numbers, &mut conditions);
+        conditions.look(&self.store, since_start, now);
+        drop(conditions);
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         history::look(&mut self.history.borrow_mut(), &self.store, since_start, since_1970);
         self.report_kernels();
@@ -603,6 +614,7 @@ impl Main {
             sandbox,
             conditions: Rc::clone(&self.conditions),
             history: Rc::clone(&self.history),
+            last_minute: Rc::clone(&self.last_minute),
             membership: membership.clone(),
             announcing: announcing.clone(),
             sentences: admin::Sentences::default(),
@@ -776,6 +788,9 @@ impl Main {
         let (column, process) = (self.column(), &self.telemetry.process);
         column.add(process.access_log_failed, now.writes - seen.writes);
         column.add(process.access_log_lost, now.lines - seen.lines);
+        if now.lines > seen.lines {
+            self.conditions.borrow_mut().explain("access-log-lost", &[], self.log_failures.reason());
+        }
         column.add(process.access_log_reopens, now.reopens - seen.reopens);
         now
     }
@@ -875,37 +890,6 @@ impl Main {
         let (connections, requests) = self.telemetry.open(&self.store);
         let left = left.as_secs_f64();
         log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
-    }
-}
-
-/// Signals that the process handles, but for SIGHUP, which is the reload's.
-struct Signals {
-    ends: EndSignals,
-    user: Signal,
-    second_user: Signal,
-}
-
-impl Signals {
-    fn subscribe() -> io::Result<Signals> {
-        let ends =
-            EndSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
-        let (user, second_user) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
-        Ok(Signals { ends, user, second_user })
-    }
-}
-
-/// The signals that end the process.
-struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl EndSignals {
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 

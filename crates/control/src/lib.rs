@@ -19,6 +19,7 @@ pub mod health;
 mod hedge_times;
 pub mod isolation;
 pub mod key_folders;
+mod last_minute;
 pub mod logger;
 pub mod names;
 pub mod opening;

@@ -229,6 +229,11 @@ impl Fault {
         TABLE[self as usize].family
     }
 
+    /// Whether it is one of an attempt at a server, whoever is to blame for it.
+    pub const fn is_of_attempt(self) -> bool {
+        matches!(self.family(), Family::Server | Family::ServerTls | Family::Response)
+    }
+
     pub const fn blame(self) -> Blame {
         TABLE[self as usize].blame
     }

@@ -208,6 +208,8 @@ struct Kept {
     value: i64,
     /// Values by reason, where the metric has one.
     reasons: BTreeMap<String, i64>,
+    /// More than metrics know of it, in place of the reasons.
+    cause: Option<String>,
 }
 
 /// A line for the log.
@@ -223,6 +225,7 @@ struct Seen {
     place: BTreeMap<String, String>,
     value: i64,
     reasons: BTreeMap<String, i64>,
+    cause: Option<String>,
 }
 
 /// Everything that is wrong now.
@@ -233,6 +236,8 @@ pub struct Conditions {
     /// Values of counters at the last look, by series.
     counted: Vec<i64>,
     kept: BTreeMap<Key, Kept>,
+    /// Causes for the next look, by the names of conditions and their places.
+    causes: BTreeMap<(&'static str, String), String>,
     /// Conditions that there was no room for.
     left_out: usize,
     /// The minute that lines are counted in, how many it has had, and how many were not written.
@@ -243,8 +248,16 @@ impl Conditions {
     /// The first of several rows of `table` for a metric that fits a series has it. `places` are labels that say where
     /// something is, in the order in which they are named.
     pub fn new(table: &'static [Condition], places: &'static [&'static str]) -> Conditions {
-        let (counted, kept) = (Vec::new(), BTreeMap::new());
-        Conditions { table, places, counted, kept, left_out: 0, minute: (0, 0, 0) }
+        let (counted, kept, causes) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Conditions { table, places, counted, kept, causes, left_out: 0, minute: (0, 0, 0) }
+    }
+
+    /// Says more of a condition than its metric knows, for the next look: it stands in place of the reasons. `labels` are
+    /// those of the place; of conditions that do not hold it is forgotten.
+    pub fn explain(&mut self, name: &'static str, labels: &[(&str, &str)], cause: String) {
+        let owned: Vec<(String, String)> =
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.causes.insert((name, place_of(&owned, self.places)), cause);
     }
 
     /// Looks at the metrics, and writes to the log what is new. To be called once a second; `now` is the time since the start.
@@ -258,13 +271,15 @@ impl Conditions {
         let seen = self.observe(store);
         let mut lines = Vec::new();
         self.left_out = 0;
-        for (key, seen) in seen {
+        let mut causes = std::mem::take(&mut self.causes);
+        for (key, mut seen) in seen {
             if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(&key) {
                 self.left_out += 1;
                 continue;
             }
             let row = &self.table[key.0];
             let place = key.1.clone();
+            seen.cause = causes.remove(&(row.name, place.clone()));
             let kept = self.kept.entry(key).or_insert_with(|| Kept::new(&seen, now, wall));
             kept.holds_again(row, seen, now, wall);
             if let Some(text) = kept.begin(row, &place, now) {
@@ -400,6 +415,7 @@ impl Kept {
             holds: false,
             value: 0,
             reasons: BTreeMap::new(),
+            cause: None,
         }
     }
 
@@ -408,6 +424,7 @@ impl Kept {
             (self.since, self.began, self.holds) = (wall, now, true);
             self.value = 0;
             self.reasons.clear();
+            self.cause = None;
         }
         self.last = now;
         if row.holds == Holds::Rises {
@@ -418,6 +435,7 @@ impl Kept {
         for (why, count) in seen.reasons {
             *self.reasons.entry(why).or_default() += count;
         }
+        self.cause = seen.cause.or_else(|| self.cause.take());
     }
 
     /// The line about a begin, if it is due.
@@ -467,8 +485,11 @@ impl Kept {
         Some(format!("{}{over}{count}: {} [{}]", prefix(place), row.words(self.value), row.name))
     }
 
-    /// The most frequent reasons.
+    /// The cause, or the most frequent reasons.
     fn why(&self) -> String {
+        if let Some(cause) = &self.cause {
+            return cause.clone();
+        }
         let mut reasons: Vec<(&String, &i64)> = self.reasons.iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let more = if reasons.len() > REASONS_MAX { ", …" } else { "" };
@@ -597,6 +618,22 @@ mod tests {
         bench.column.increment(bench.gone);
         assert!(bench.at(1)[0].starts_with("INFO backend \"app\": clients go away"));
         assert_eq!(bench.names(), ["queue-client-gone"]);
+    }
+
+    #[test]
+    fn a_cause_that_somebody_knows_is_told_in_place_of_reasons() {
+        let mut bench = Bench::new();
+        let why = |bench: &Bench| bench.conditions.to_json()["list"][0]["why"].clone();
+        bench.conditions.explain("queue-refused", &[("backend", "other")], "of another place".into());
+        bench.column.add(bench.full, 7);
+        assert!(bench.at(1)[0].contains("(queue-full 7)"));
+        bench.conditions.explain("queue-refused", &[("reason", "queue-full"), ("backend", "app")], "it sleeps".into());
+        bench.column.add(bench.full, 1);
+        bench.at(2);
+        assert_eq!(why(&bench), "it sleeps");
+        bench.column.add(bench.full, 1);
+        bench.at(3);
+        assert_eq!(why(&bench), "it sleeps", "what was known stays");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -406,6 +406,8 @@ pub struct Failures {
     writes: AtomicU64,
     lines: AtomicU64,
     reopens: AtomicU64,
+    /// What could not be written to, and why, as of the last time.
+    reason: Mutex<String>,
 }
 
 /// The same, at one moment.
@@ -419,6 +421,15 @@ pub struct FailureCounts {
 }
 
 impl Failures {
+    /// What could not be written to, and why, as of the last time: `/var/log/access.log: No space left on device`.
+    pub fn reason(&self) -> String {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, reason: String) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
     pub fn counts(&self) -> FailureCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FailureCounts { writes: of(&self.writes), lines: of(&self.lines), reopens: of(&self.reopens) }
@@ -537,6 +548,15 @@ impl Out {
         let named = Some(Named { path: path.to_owned(), inode: file.metadata()?.ino() });
         let is_torn = ends_in_mid_line(&file);
         Ok(Out { sink: Sink::File(file), named, is_torn })
+    }
+
+    /// The path, or what it is that has none.
+    fn name(&self) -> String {
+        match (&self.named, &self.sink) {
+            (Some(named), _) => named.path.display().to_string(),
+            (None, Sink::Syslog(_)) => "syslog".to_owned(),
+            (None, Sink::File(_)) => "standard output or standard error".to_owned(),
+        }
     }
 
     /// Writes lines; an error comes with the number of those that are lost, and is met by as many whole ones as there was
@@ -671,12 +691,17 @@ fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures, explain: Expla
         match received {
             Ok(lines) => {
                 let lost = match out.write(&lines) {
-                    Ok(()) if astray.is_lost => lines.count,
+                    Ok(()) if astray.is_lost => {
+                        failures.note(format!("{}: the file that is open was removed", out.name()));
+                        lines.count
+                    }
                     Ok(()) => 0,
                     Err((lost, error)) => {
                         failures.writes.fetch_add(1, Ordering::Relaxed);
+                        let reason = format!("{}: {error}", out.name());
+                        failures.note(reason.clone());
                         if reported.is_none_or(|reported: Instant| reported.elapsed() >= WRITE_ERROR_LOG_INTERVAL) {
-                            log::error!("the access log cannot be written: {error}; lines are lost");
+                            log::error!("the access log cannot be written: {reason}; lines are lost");
                             reported = Some(Instant::now());
                         }
                         lost

@@ -7,7 +7,7 @@ pub use propylon_metrics::conditions::Conditions;
 pub use table::{NO_CONDITION, TABLE};
 
 /// Labels that say where something is, in the order in which they are told.
-const PLACES: &[&str] = &["listener", "backend", "server", "signer"];
+const PLACES: &[&str] = &["listener", "route", "backend", "server", "signer"];
 
 /// To be looked at with once a second.
 pub fn watch() -> Conditions {

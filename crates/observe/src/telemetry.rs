@@ -77,6 +77,8 @@ pub struct Telemetry {
     limits: SeriesTable<LimitMetrics>,
     /// Metrics of routes by [`RouteSeries::key`](routes::RouteSeries::key).
     routes: SeriesTable<RouteMetrics>,
+    /// Shares of failing requests by a route's label.
+    routes_failing: SeriesTable<Gauge>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
@@ -320,6 +322,7 @@ impl Telemetry {
             probes: SeriesTable::default(),
             limits: SeriesTable::default(),
             routes: SeriesTable::default(),
+            routes_failing: SeriesTable::default(),
             process,
             parking,
             relay,

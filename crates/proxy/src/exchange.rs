@@ -345,7 +345,11 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         sent: note.bytes_sent,
     };
     core.metrics.book(&metrics.account, &entry);
-    core.metrics.book(&snapshot.route_metrics(note.route).account, &entry);
+    let of_route = snapshot.route_metrics(note.route);
+    core.metrics.book(&of_route.account, &entry);
+    if note.status == 0 && note.fault.is_some_and(|fault| fault.is_of_attempt()) {
+        core.metrics.increment(of_route.unanswered);
+    }
     let handshake = client.take_handshake_us().map(u64::from);
     record::finish(client, request, snapshot, handshake);
     if !core.log.borrow().is_on() {

@@ -348,6 +348,7 @@ const serverState = server => {
   if (server.reason) parts.unshift(server.reason);
   if (server.passed_over > 0) { parts.push(`passed over by ${many(server.passed_over, "worker")} of ${number(latest().workers.length)}: it does not answer`); kind = "bad"; mark = mark.replace("✓", "✗"); }
   if (server.panic) { parts.push("used all the same, panic"); kind = "bad"; }
+  if (server.slow_times) { parts.push(`slow, ${number(server.slow_times)} times as long as the others`); if (!kind) { kind = "warn"; mark = mark.replace("✓", "!"); } }
   return { text: [mark, ...parts].join(": ") + (server.backup ? " (backup)" : ""), kind };
 };
 const serverRate = (server, get, seconds) => rate(of("servers", serverKey, serverKey(server), get), seconds);
@@ -356,11 +357,12 @@ const CHANGE_COLUMN = { head: "Change", kind: "buttons", whole: true, cell: serv
   return { kind: "words", buttons: [server.drain ? ["Undrain", "Undrain " + of, () => askTo(undrainIt(server))] : ["Drain", "Drain " + of, () => askTo(drainIt(server))],
     ["Weight", "Weight of " + of, () => askTo(weighIt(server))]] };
 } };
-const newServerTable = more => new Table("servers-table", "Servers, the worst first; rates over 5 s", [
+const newServerTable = more => new Table("servers-table", "Servers, the worst first; rates over 5 s, means of the last minute", [
   words("Server", server => server.address, { isRowHead: true, whole: true }),
   { head: "State", kind: "state", whole: true, sort: server => server.rank, cell: serverState },
   words("Backend", server => server.backend),
   figures("Requests/s", server => serverRate(server, each => each.requests_total)),
+  figures("First byte", server => server.first_byte_seconds, duration),
   figures("In flight", server => server.in_flight),
   figures("Connected", server => server.connections, (value) => number(value)),
   // A row with buttons has no room for all figures.
@@ -643,14 +645,14 @@ const listed = (items, tell, max = 3) => items.slice(0, max).map(tell).join("; "
 // Conditions that are told from what else is known, with more to say.
 const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected", "certificate-files", "cluster-problems"];
 const problems = () => {
-  const { servers, backends, certificates, signers, all, draining, configuration, conditions, time } = latest(), found = [];
+  const { servers, backends, certificates, signers, draining, configuration, conditions, time, last_minute: minute = { responses: 0, failed: 0 } } = latest(), found = [];
   const bad = (text, link) => found.push(["bad", text, link]), warn = (text, link) => found.push(["warn", text, link]);
   const failed = configuration && configuration.last_reload;
   if (failed && failed.result === "failed") bad(`The last change of the configuration, ${span(Math.max(time - failed.timestamp, 0))} ago, was refused; generation ${configuration.generation} stays in effect. The log says why.`, "");
   // What the engine itself has found. Notes are among the errors below.
   for (const each of conditions ? conditions.list : []) {
     if (each.grade === "note" || TOLD_HERE.includes(each.name)) continue;
-    const why = each.why ? ` (${each.why})` : "", link = each.labels.server ? "servers:" + each.labels.server : each.labels.backend ? "backends" : each.labels.signer ? "signers" : each.labels.listener ? "listeners" : cluster() && /^(cluster|flows|announce)-/.test(each.name) ? "cluster" : "errors";
+    const why = each.why ? ` (${each.why})` : "", link = each.labels.server ? "servers:" + each.labels.server : each.labels.route ? "routes:" + each.labels.route : each.labels.backend ? "backends" : each.labels.signer ? "signers" : each.labels.listener ? "listeners" : cluster() && /^(cluster|flows|announce)-/.test(each.name) ? "cluster" : "errors";
     (each.grade === "problem" ? bad : warn)(`${each.place ? each.place + ": " : ""}${each.what}${why}, for ${span(Math.max(time - each.since, 0))}: ${each.cure}`, link);
   }
   const hopeless = backends.list.filter(({ states }) => !states.usable);
@@ -660,8 +662,9 @@ const problems = () => {
   const { down, ejected, name_not_found: lost } = servers.states, inState = state => servers.list.filter(server => server.state === state);
   const told = server => `${server.address} of ${server.backend}${server.reason ? " (" + server.reason + ")" : ""}`;
   if (down) bad(`${number(down)} of ${many(servers.states.total, "server")} down: ${listed(inState("down"), told)}`, "servers:down");
-  const answers = during(sample => sum(sample.all.responses_total), LONG_SECONDS), errors = during(sample => sample.all.responses_total[4], LONG_SECONDS);
-  if (errors > 0) (errors > answers / 100 ? bad : warn)(`${many(errors, "answer")} of 5xx in the last minute, ${percent(errors, answers)} of all`, "errors");
+  // A route that fails is among the conditions, with its servers.
+  const { responses, failed: errors } = minute, isTold = conditions.list.some(each => each.name === "route-failing");
+  if (errors > 0 && !isTold) warn(`${many(errors, "answer")} of 5xx, or that never came, in the last minute, ${percent(errors, responses)} of all`, "errors");
   const left = Object.fromEntries(certificates.by_days_left), near = certificates.list.filter(each => each.not_after < time + 14 * DAY);
   const named = each => `${each.name || each.file} (${each.type}, ${each.not_after < time ? "expired" : span(each.not_after - time)})`;
   if (left.expired) bad(`${many(left.expired, "certificate has", "certificates have")} expired: ${listed(near.filter(each => each.not_after < time), named)}`, "certificates");

@@ -69,10 +69,11 @@ impl View {
             "limits": route.steps.limit.iter().filter_map(|limit| self.limit(limit)).collect::<Vec<Value>>(),
         });
         let is_relay = route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay());
-        if let Some(RouteMetrics { account, is_own }) = metrics.filter(|_| !is_relay) {
+        if let Some(RouteMetrics { account, unanswered, is_own }) = metrics.filter(|_| !is_relay) {
             let count = |counter| self.store.count(counter);
             // Classes of statuses; the last is of requests without a response.
             value["requests_total"] = json!(account.classes.map(count));
+            value["unanswered_total"] = json!(count(*unanswered));
             value["requests"] = json!(self.store.counts(account.duration));
             value["received_bytes_total"] = json!(count(account.received));
             value["sent_bytes_total"] = json!(count(account.sent));

@@ -172,6 +172,7 @@ impl View {
         faults.sort_by_key(|fault| std::cmp::Reverse(fault.count));
         let faults_total = faults.len();
         let faults: Vec<Value> = faults.iter().take(FAULTS_MAX).map(Fault::to_json).collect();
+        let last_minute = self.last_minute.borrow().all();
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
             "shape": SHAPE,
@@ -191,6 +192,7 @@ impl View {
             "workers": workers.collect::<Vec<Value>>(),
             "bounds_seconds": bounds_seconds(),
             "all": all,
+            "last_minute": { "responses": last_minute.total, "failed": last_minute.failed },
             "listeners": listeners,
             "backends": backends,
             "servers": self.servers_summary(rows, states, &filter.servers),
@@ -216,11 +218,13 @@ impl View {
             for (at, (configured, server)) in backend.servers.iter().zip(&handles.servers).enumerate() {
                 let state = self.health.state(&snapshot.servers[index][at].endpoint);
                 let slow_until = self.slow_until(backend, server, &state, now);
+                let least = match (self.store.level(server.passed_over), self.store.level(server.slow)) {
+                    (0, 0) => u8::MAX,
+                    (0, _) => SLOW_RANK,
+                    _ => PASSED_OVER_RANK,
+                };
                 let row = Row {
-                    rank: match self.store.level(server.passed_over) {
-                        0 => rank(&state, slow_until, configured.backup),
-                        _ => rank(&state, slow_until, configured.backup).min(PASSED_OVER_RANK),
-                    },
+                    rank: rank(&state, slow_until, configured.backup).min(least),
                     backend: index,
                     server: at,
                     metrics: Arc::clone(server),
@@ -320,6 +324,7 @@ impl View {
         let configured = &backend.servers[row.server];
         let metrics = &row.metrics;
         let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
+        let waits = self.last_minute.borrow().waits(snapshot.generation, row.backend, row.server);
         json!({
             "backend": backend.name,
             "address": snapshot.servers[row.backend][row.server].label,
@@ -345,6 +350,8 @@ impl View {
             "connect_failures_total": count(metrics.connect_failures),
             "successes_total": count(metrics.successes),
             "failures_total": count(metrics.failures),
+            "first_byte_seconds": waits.mean_seconds(),
+            "slow_times": waits.slow_times,
         })
     }
 
@@ -537,6 +544,9 @@ fn add(sums: &mut Vec<u64>, counts: &[u64]) {
 /// Rank of a server that workers pass over, whatever its verdict.
 const PASSED_OVER_RANK: u8 = 2;
 
+/// Rank of a server that takes far longer than the others, and of one that starts slowly.
+const SLOW_RANK: u8 = 4;
+
 /// Worst first.
 fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {
     match (&state.verdict, &state.lookup_failed) {
@@ -544,7 +554,7 @@ fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {
         (Verdict::Ejected { .. }, _) => 1,
         (_, Some(_)) => 2,
         (Verdict::Draining(_), _) => 3,
-        _ if slow_until.is_some() => 4,
+        _ if slow_until.is_some() => SLOW_RANK,
         _ if backup => 6,
         _ => 5,
     }

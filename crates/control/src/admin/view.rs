@@ -21,6 +21,7 @@ use crate::certificates::{self, LoadFailures};
 use crate::cluster::Membership;
 use crate::expiry;
 use crate::health::{Health, State};
+use crate::last_minute::LastMinute;
 use crate::sandbox::Sandbox;
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
@@ -50,6 +51,8 @@ pub struct View {
     pub conditions: Rc<RefCell<Conditions>>,
     /// The numbers that matter, as they were.
     pub history: Rc<RefCell<History>>,
+    /// What the last minute was like.
+    pub last_minute: Rc<RefCell<LastMinute>>,
     /// The cluster that this engine is one of.
     pub membership: Option<Rc<RefCell<Membership>>>,
     /// Announces this engine's addresses.
@@ -207,6 +210,7 @@ impl View {
         let metrics = &handles.backend;
         let servers = backend.servers.iter().zip(&handles.servers).enumerate().map(|(at, (configured, metrics))| {
             let server = &snapshot.servers[index][at];
+            let waits = self.last_minute.borrow().waits(snapshot.generation, index, at);
             json!({
                 "address": server.label,
                 "resolved": server.endpoint.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -215,6 +219,8 @@ impl View {
                 "draining": configured.drain.is_some(),
                 "backup": configured.backup,
                 "requests_in_flight": self.store.level(metrics.in_flight),
+                "first_byte_seconds": waits.mean_seconds(),
+                "slow_times": waits.slow_times,
                 "latency_estimates_ms": View::latencies(snapshot, index, at),
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),

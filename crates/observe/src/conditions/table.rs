@@ -36,7 +36,7 @@ pub const TABLE: &[Condition] = &[
         "access-log-lost",
         "propylon_access_log_lost_total",
         Problem,
-        "lines of the access log are lost: they cannot be written, and the log says why",
+        "lines of the access log are lost: they cannot be written",
         "make room on the disk of log.access, or mend its rights; whole lines go on as soon as it can be written",
     ),
     rises(
@@ -325,6 +325,15 @@ pub const TABLE: &[Condition] = &[
         "more certificates are in use than cores keep ready",
         "nothing has to be done; handshakes with rare names take a little longer",
     ),
+    // Routes.
+    above(
+        "route-failing",
+        "propylon_route_failing_percent",
+        0,
+        Problem,
+        "{value} % of its requests of the last minute were answered with 5xx or not at all",
+        "look at the servers that are named, and at their own logs; the access log has status, server and fault of each request",
+    ),
     // Backends and their servers.
     above(
         "backend-panic",
@@ -380,7 +389,7 @@ pub const TABLE: &[Condition] = &[
         "propylon_server_faults_total",
         Problem,
         "bodies cannot be held: their files cannot be written, or there is no room for more",
-        "look at the file system of `temp_dir` in [process]; the servers are well",
+        "make room in `temp_dir` of [process] (the log names it), or lower process.buffer_disk; the servers are well",
     )
     .only("reason", &["buffer-failed"]),
     rises(
@@ -432,6 +441,14 @@ pub const TABLE: &[Condition] = &[
         "look at the server's own log; it comes back by itself when its time is over, which is longer each time",
     )
     .logged_elsewhere(),
+    above(
+        "server-slow",
+        "propylon_server_slow_factor",
+        0,
+        Warning,
+        "answers take {value} times as long as those of the backend's other servers",
+        "look at the server: its load, its disks, what it waits for; `propylon drain` keeps requests from it meanwhile",
+    ),
     above(
         "server-name",
         "propylon_server_lookup_failing",
@@ -708,6 +725,7 @@ pub const NO_CONDITION: &[(&str, &str)] = &[
     ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
     ("propylon_certificate_reload_errors_total", "propylon_certificate_unusable_files says for how long"),
     ("propylon_http2_reads_paused_total", "propylon_http2_connections_paused says for how long"),
+    ("propylon_route_unanswered_total", "propylon_route_failing_percent says when they are too many"),
     ("propylon_server_lookup_failures_total", "propylon_server_lookup_failing says for how long"),
     ("propylon_server_ejections_total", "propylon_server_ejected says for how long"),
     ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),

@@ -239,8 +239,15 @@ pub struct ServerMetrics {
     /// Successful requests, by which ejections are decided, as by `failures`.
     pub successes: Counter,
     pub failures: Counter,
+    /// From a request sent to the head of its response.
+    pub response_wait: Histogram,
+    /// Mean of those waits as a multiple of the other servers', where it is too large; the main thread writes it.
+    pub slow: Gauge,
     pub health: ServerHealthMetrics,
 }
+
+/// Upper bounds of a server's waits, in microseconds: few, since there may be thousands of servers.
+const SERVER_WAIT_BOUNDS: &[u64] = &[10_000, 100_000, 1_000_000, 10_000_000];
 
 pub(super) fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
@@ -292,6 +299,18 @@ pub(super) fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> S
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
         successes: outcome(r, "success"),
         failures: outcome(r, "failure"),
+        response_wait: r.histogram(
+            "propylon_server_response_wait_seconds",
+            "From a request sent to a server to the head of its response.",
+            by,
+            SERVER_WAIT_BOUNDS,
+            1e-6,
+        ),
+        slow: r.gauge(
+            "propylon_server_slow_factor",
+            "How many times as long as the median of its backend's other servers a server takes for its heads, over the last minute; 0 while it is not slow.",
+            by,
+        ),
         health: server_health_metrics(r, by),
     }
 }

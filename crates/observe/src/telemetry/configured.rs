@@ -5,7 +5,7 @@ use std::sync::Arc;
 use propylon_config::{Backend, Config, Limit, Listener, Percentile, Signer, SignerServer};
 use propylon_metrics::{Gauge, Store};
 
-use super::routes::{RouteMetrics, RouteSeries, route_metrics};
+use super::routes::{RouteMetrics, RouteSeries, route_failing, route_metrics};
 use super::series::{Registrar, within};
 use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
@@ -63,10 +63,13 @@ impl Telemetry {
             self.limits.show(registrar, &limit.label, |r| limit_metrics(r, &limit.label));
         }
         self.routes.reload();
-        for labels in &RouteSeries::of(config).all {
+        self.routes_failing.reload();
+        let series = RouteSeries::of(config);
+        for labels in &series.all {
             let (route, host) = labels;
             self.routes.show(registrar, &RouteSeries::key(labels), |r| route_metrics(r, (route, host)));
         }
+        series.watched().for_each(|route| self.routes_failing.show(registrar, route, |r| route_failing(r, route)));
     }
 
     fn show_listeners(&self, registrar: &mut Registrar<'_>, config: &Config) {
@@ -152,6 +155,17 @@ impl Telemetry {
         Some(series.places.iter().map(|place| Arc::clone(&metrics[*place])).collect())
     }
 
+    /// Labels of routes by index, as their series have them, and last that of requests without a route.
+    pub fn route_labels(config: &Config) -> Vec<String> {
+        let series = RouteSeries::of(config);
+        series.places.iter().map(|place| series.all[*place].0.clone()).collect()
+    }
+
+    /// The share of a route's requests that fail, by the route's label; `None` if it is not shown.
+    pub fn route_failing(&self, route: &str) -> Option<Arc<Gauge>> {
+        self.routes_failing.get(route)
+    }
+
     /// The metrics of a limit; `None` if they are not shown.
     pub fn limit(&self, limit: &Limit) -> Option<Arc<LimitMetrics>> {
         self.limits.get(&limit.label)
@@ -209,6 +223,7 @@ impl Telemetry {
         self.key_servers.sweep(&mut groups);
         self.limits.sweep(&mut groups);
         self.routes.sweep(&mut groups);
+        self.routes_failing.sweep(&mut groups);
         store.withdraw(&groups);
     }
 }

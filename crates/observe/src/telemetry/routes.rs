@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use propylon_config::{Config, HostPattern, Route};
-use propylon_metrics::{ACCOUNT_CLASSES, Account, AccountFamilies, Registry};
+use propylon_metrics::{ACCOUNT_CLASSES, Account, AccountFamilies, Counter, Gauge, Registry};
 
 use super::series::within;
 use super::waits::DURATION_BOUNDS;
@@ -20,6 +20,8 @@ const CLASSES: [&str; ACCOUNT_CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx", "no
 /// Metrics of a route.
 pub struct RouteMetrics {
     pub account: Account,
+    /// Requests that a server has left without an answer.
+    pub unanswered: Counter,
     /// Whether they are of one route alone.
     pub is_own: bool,
 }
@@ -42,7 +44,18 @@ pub(super) fn route_metrics(r: &mut Registry, (route, host): (&str, &str)) -> Ro
     };
     let labels = [("route", route), ("host", host)];
     let account = r.account(&families, &labels, &CLASSES, DURATION_BOUNDS);
-    RouteMetrics { account, is_own: ![NONE, OTHER].contains(&route) }
+    let unanswered = r.counter(
+        "propylon_route_unanswered_total",
+        "Requests that a route has taken and that ended without an answer, since a server failed; among those of class none.",
+        &labels,
+    );
+    RouteMetrics { account, unanswered, is_own: ![NONE, OTHER].contains(&route) }
+}
+
+/// Share of a route's requests that fail, where that is too large; the main thread writes it.
+pub(super) fn route_failing(r: &mut Registry, route: &str) -> Gauge {
+    let help = "Share of a route's requests of the last minute that were answered with 5xx or, since a server failed, not at all, in percent; 0 while few are.";
+    r.gauge("propylon_route_failing_percent", help, &[("route", route)])
 }
 
 /// Labels of a configuration's series: each route and its host.
@@ -75,6 +88,11 @@ impl RouteSeries {
             });
         }
         RouteSeries { all, places }
+    }
+
+    /// Routes whose requests are looked at for how many fail: all but those of no route.
+    pub fn watched(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|(route, _)| route.as_str()).filter(|route| *route != NONE)
     }
 
     /// Key of a series among all.

@@ -267,11 +267,16 @@ fn look(arguments: &ReadArguments, part: &str, table: fn(&Value) -> String) -> R
 }
 
 fn servers_table(snapshot: &Value) -> String {
-    let mut rows = vec![["backend", "server", "state", "weight", "in flight", "connections", "why"].map(String::from)];
+    let head = ["backend", "server", "state", "weight", "in flight", "connections", "first byte", "why"];
+    let mut rows = vec![head.map(String::from)];
     for backend in list(&snapshot["backends"]) {
         for server in list(&backend["servers"]) {
             let health = &server["health"];
-            let reasons: BTreeSet<String> = [text(&health["reason"]), text(&health["lookup_failed"])]
+            let slow = match server["slow_times"].as_u64() {
+                Some(times @ 1..) => format!("slow: {times} times as long as the others"),
+                _ => String::new(),
+            };
+            let reasons: BTreeSet<String> = [text(&health["reason"]), text(&health["lookup_failed"]), slow]
                 .into_iter()
                 .filter(|why| !why.is_empty())
                 .collect();
@@ -282,6 +287,7 @@ fn servers_table(snapshot: &Value) -> String {
                 server["weight"].to_string(),
                 server["requests_in_flight"].to_string(),
                 server["connections"].to_string(),
+                server["first_byte_seconds"].as_f64().map_or_else(|| "-".to_owned(), milliseconds),
                 reasons.into_iter().collect::<Vec<String>>().join("; "),
             ]);
         }
@@ -298,6 +304,12 @@ fn certificates_table(snapshot: &Value) -> String {
         rows.push([text(&one["profile"]), text(&one["name"]), text(&one["type"]), left, text(&one["file"])]);
     }
     columns(&rows)
+}
+
+/// Seconds as milliseconds, to a tenth where they are few.
+fn milliseconds(seconds: f64) -> String {
+    let digits = if seconds < 0.01 { 1 } else { 0 };
+    format!("{:.digits$} ms", seconds * 1e3)
 }
 
 /// Seconds until the end of a certificate in words: whole days, or less than one in hours, or in minutes.

@@ -169,7 +169,9 @@ pub fn event_line(event: &Value, is_json: bool) -> String {
 
 /// A time of RFC 3339, in UTC, of seconds since 1970.
 pub fn clock(seconds: f64) -> String {
-    let time = std::time::SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs_f64(seconds.clamp(0.0, 2e11)));
+    // Whole milliseconds, as the log has them: a fraction of one below would be told as the one before.
+    let since = Duration::from_millis((seconds.clamp(0.0, 2e11) * 1e3).round() as u64);
+    let time = std::time::SystemTime::UNIX_EPOCH.checked_add(since);
     let line = propylon_config::log_line("", "", time.unwrap_or(std::time::SystemTime::UNIX_EPOCH), "");
     line.split(' ').next().unwrap_or_default().to_owned()
 }
@@ -187,8 +189,13 @@ fn status_text(status: &Value) -> String {
         status["configuration"]["generation"],
     );
     out += &format!(
-        "{} client connections, {} requests in progress, {handled} answered, {} of them 5xx; {} of {} servers usable\n",
-        all["connections"], all["in_progress"], all["responses_total"][4], states["usable"], states["total"],
+        "{} client connections, {} requests in progress, {handled} answered, {} of them 5xx{}; {} of {} servers usable\n",
+        all["connections"],
+        all["in_progress"],
+        all["responses_total"][4],
+        last_minute(&status["last_minute"]),
+        states["usable"],
+        states["total"],
     );
     let conditions = attention(status);
     if conditions.is_empty() {
@@ -202,10 +209,19 @@ fn status_text(status: &Value) -> String {
     out
 }
 
+/// How many answers of the last minute failed; nothing of an engine that does not know.
+fn last_minute(answers: &Value) -> String {
+    match answers["failed"].as_u64() {
+        Some(failed) => format!(" (in the last minute {failed} of {})", answers["responses"]),
+        None => String::new(),
+    }
+}
+
 fn status_json(status: &Value) -> String {
     let one = |condition: super::top::Condition| {
         let grade = if condition.is_problem { "problem" } else { "warning" };
-        json!({ "grade": grade, "words": condition.words, "seconds": condition.seconds })
+        let super::top::Condition { name, labels, words, seconds, .. } = condition;
+        json!({ "name": name, "labels": labels, "grade": grade, "words": words, "seconds": seconds })
     };
     let value = json!({
         "state": if status["draining"] == true { "draining" } else { "serving" },
@@ -216,6 +232,7 @@ fn status_json(status: &Value) -> String {
         "connections": status["all"]["connections"],
         "requests_in_progress": status["all"]["in_progress"],
         "responses_total": status["all"]["responses_total"],
+        "last_minute": status["last_minute"],
         "servers": status["servers"]["states"],
         "attention": attention(status).into_iter().map(one).collect::<Vec<Value>>(),
     });
@@ -323,6 +340,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_line_acts_on_a_terminal() {
+        assert_eq!(clock(1_793_567_913.672), "2026-11-01T21:18:33.672Z", "to the millisecond, for a search in the log");
         let event = json!({ "time": 1.5, "level": "error", "text": "a\u{1b}[31mb\nc" });
         assert_eq!(event_line(&event, false), "1970-01-01T00:00:01.500Z error: a[31mbc\n");
         assert_eq!(event_line(&event, true).lines().count(), 1);

@@ -36,6 +36,8 @@ impl InFlight {
 
     /// The head of the answer is there, `micros` after the request was sent.
     pub fn answered(&self, status: u16, micros: u64) {
+        let waits = self.backend.server_metrics(self.server).response_wait;
+        self.backend.services.metrics.observe(waits, micros);
         self.note(if is_failure(status) { Verdict::Failure } else { Verdict::Success }, micros);
     }
 

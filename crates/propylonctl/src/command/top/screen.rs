@@ -319,7 +319,7 @@ mod tests {
     fn what_needs_attention_comes_first() {
         let mut figures = figures();
         let words = "listener \"web\": no more clients are accepted; raise process.max_connections".into();
-        figures.conditions = vec![Condition { is_problem: true, words, seconds: Some(12.0) }];
+        figures.conditions = vec![Condition { is_problem: true, words, seconds: Some(12.0), ..Condition::default() }];
         let text = rendered(&figures, 120, 24);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[2].starts_with("┌Needs attention: 1"), "{text}");

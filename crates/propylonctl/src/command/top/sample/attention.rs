@@ -1,6 +1,6 @@
 //! Everything that needs attention: the engine's conditions, servers that are down, certificates that end.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::control::time_left;
 
@@ -19,11 +19,22 @@ const DRAINED_SECONDS_MAX: f64 = 3600.0;
 /// Something that is wrong now, or will be.
 #[derive(Debug, Default)]
 pub struct Condition {
+    /// Name for scripts: the one in the engine's table, or one of those below.
+    pub name: String,
+    /// Place by labels: `{"backend": "app"}`; an empty object for the process.
+    pub labels: Value,
     pub is_problem: bool,
     /// Place, problem and remedy.
     pub words: String,
     /// For how long; none where that is not known, or it is still to come.
     pub seconds: Option<f64>,
+}
+
+impl Condition {
+    /// A condition of the whole process.
+    fn of_all(name: &str, (is_problem, words, seconds): (bool, String, Option<f64>)) -> Condition {
+        Condition { name: name.to_owned(), labels: json!({}), is_problem, words, seconds }
+    }
 }
 
 /// All of it, the gravest first, of `/status.json`.
@@ -46,6 +57,8 @@ fn condition(one: &Value, now: f64) -> Option<Condition> {
     let place = if place.is_empty() { place } else { format!("{place}: ") };
     let why = if why.is_empty() { why } else { format!(" ({why})") };
     (one["grade"] != "note").then(|| Condition {
+        name: text(&one["name"]),
+        labels: if one["labels"].is_object() { one["labels"].clone() } else { json!({}) },
         is_problem: one["grade"] == "problem",
         words: format!("{place}{}{why}; {}", text(&one["what"]), text(&one["cure"])),
         seconds: Some((now - number(&one["since"])).max(0.0)),
@@ -65,7 +78,13 @@ fn backends(status: &Value, now: f64) -> impl Iterator<Item = Condition> {
         // The last of them to go has left nobody.
         let own = list(&status["servers"]["list"]).filter(|server| server["backend"] == backend["name"]);
         let since = own.map(|server| number(&server["since"])).reduce(f64::max);
-        Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) }
+        Condition {
+            name: "backend-unusable".to_owned(),
+            labels: json!({ "backend": name }),
+            is_problem: true,
+            words,
+            seconds: since.map(|since| (now - since).max(0.0)),
+        }
     };
     list(&status["backends"]["list"]).filter(is_hopeless).take(BACKENDS_MAX).map(condition_of)
 }
@@ -82,7 +101,8 @@ fn down(status: &Value, now: f64) -> Option<Condition> {
     let since = listed.iter().map(|server| number(&server["since"])).reduce(f64::min);
     let total = number(&servers["states"]["total"]);
     let words = format!("{count} of {total} servers down: {}; look at them", named(count, listed.iter().map(name)));
-    (count > 0).then(|| Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) })
+    let seconds = since.map(|since| (now - since).max(0.0));
+    (count > 0).then(|| Condition::of_all("servers-down", (true, words, seconds)))
 }
 
 /// Servers that somebody has drained and may have forgotten: as many as are named are among the list's first, unless
@@ -100,7 +120,7 @@ fn drained(status: &Value, now: f64) -> Option<Condition> {
         forgotten.len(),
         named(forgotten.len(), forgotten.iter().map(name))
     );
-    Some(Condition { is_problem: false, words, seconds: Some(now - since) })
+    Some(Condition::of_all("servers-drained", (false, words, Some(now - since))))
 }
 
 /// Certificates, and what else has an end, by how near that is.
@@ -134,23 +154,23 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
     };
     let others: Vec<&Value> = list(&certificates["others"]).filter(|other| number(&other["until"]) < now).collect();
     let other = |other: &&Value| format!("{} of {}", text(&other["kind"]), text(&other["of"]));
-    let row = |is_problem: bool, of: &[&str], what: &'static str, days: [f64; 2]| {
-        (is_problem, count(of), format!("{what}{}", left(days)), named(count(of), near(days)), since(days))
+    let row = |(is_problem, name): (bool, &'static str), of: &[&str], what: &'static str, days: [f64; 2]| {
+        ((is_problem, name), count(of), format!("{what}{}", left(days)), named(count(of), near(days)), since(days))
     };
     let others_since = others.iter().map(|other| now - number(&other["until"])).reduce(f64::max);
     let others_named = named(others.len(), others.iter().map(other));
     let soon = [DAYS_LEFT_LEAST, DAYS_LEFT_LOW];
     [
-        row(true, &["expired"], "certificates have expired", [f64::MIN, 0.0]),
-        row(true, &["under-1"], "certificates expire within a day", [0.0, DAYS_LEFT_LEAST]),
-        (true, others.len(), "other files are out of date".to_owned(), others_named, others_since),
-        row(false, &["1-to-7", "7-to-14"], "certificates expire within 14 days", soon),
+        row((true, "certificates-expired"), &["expired"], "certificates have expired", [f64::MIN, 0.0]),
+        row((true, "certificates-last-day"), &["under-1"], "certificates expire within a day", [0.0, DAYS_LEFT_LEAST]),
+        ((true, "files-outdated"), others.len(), "other files are out of date".to_owned(), others_named, others_since),
+        row((false, "certificates-soon"), &["1-to-7", "7-to-14"], "certificates expire within 14 days", soon),
     ]
     .into_iter()
     .filter(|(_, count, ..)| *count > 0)
-    .map(|(is_problem, count, what, names, seconds)| {
+    .map(|((is_problem, name), count, what, names, seconds)| {
         let names = if names.is_empty() { names } else { format!(": {names}") };
-        Condition { is_problem, words: format!("{what}, {count}{names}; renew them"), seconds }
+        Condition::of_all(name, (is_problem, format!("{what}, {count}{names}; renew them"), seconds))
     })
     .collect()
 }
@@ -213,6 +233,10 @@ mod tests {
         let days = |days: f64| Some(days * SECONDS_PER_DAY);
         assert_eq!(seconds, [Some(100.0), Some(100.0), days(1.0), None, Some(100.0), Some(10.0), None]);
         assert_eq!(words(&json!({})), []);
+        let told = all(&status);
+        let names: Vec<&str> = told.iter().map(|each| each.name.as_str()).collect();
+        assert_eq!(names[..4], ["backend-unusable", "servers-down", "certificates-expired", "certificates-last-day"]);
+        assert_eq!((&told[0].labels, &told[1].labels), (&json!({ "backend": "app" }), &json!({})));
     }
 
     #[test]
