@@ -1,5 +1,6 @@
 //! The configuration changes while the engine serves: by the file, by the admin API, and never by half.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Barrier};
 
 use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, server, snapshot, with_state};
 use propylon_e2e::certificates::{self, leaf_of};
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{complete, simple};
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, holds};
@@ -126,6 +127,10 @@ fn a_route_that_is_added_is_taken_and_nothing_else_is_touched() {
     engine.rewrite(&setup(&rest));
     let said = engine.reload();
     assert!(said.contains("in effect, with 2 changes: generation 2"), "{said}");
+    for change in ["backend.other: added {", "route \"other.test/\": added"] {
+        let line = format!(" info: generation 2: {change}");
+        holds("the log says what has changed", || engine.stderr().iter().any(|said| said.contains(&line)));
+    }
     // The same client connection, and the same server connection behind it.
     assert_eq!(client.ask(GET).text(), "app");
     assert_eq!(client.ask("GET / HTTP/1.1\r\nHost: other.test\r\n\r\n").text(), "other");
@@ -632,7 +637,28 @@ fn the_file_is_watched_where_that_is_wanted() {
     assert_eq!(answered(engine.address("plain")), "b");
     engine.rewrite(&setup(&a));
     holds("and mended", || answered(engine.address("plain")) == "a");
-    assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 1.0, "told once");
+    let failed = || engine.metric("propylon_config_reloads_total", &[("result", "failed")]);
+    assert_eq!(failed(), 1.0, "told once");
+    let logged = |words: &str| engine.stderr().iter().any(|line| line.contains(words));
+    let change = format!(" info: generation 2: backend.app.servers \"{}\": added", b.address());
+    assert!(logged(&change), "{:?}", engine.stderr());
+    // Cut off at the end of a line, it would be a whole configuration of less.
+    let whole = complete(&setup(&b));
+    let (listener, _) = whole.split_once("[[route]]").expect("a route");
+    for (text, words) in [(whole.trim_end(), "no newline any more"), (listener, "no [[route]] is left in it")] {
+        let before = failed();
+        let new = engine.folder().join("propylon.toml.new");
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, engine.folder().join("propylon.toml")))
+            .expect("our folder");
+        holds(words, || failed() == before + 1.0);
+        assert!(logged(words) && answered(engine.address("plain")) == "a", "{:?}", engine.stderr());
+    }
+    // Whoever asks for it gets it, with a warning.
+    fs::write(engine.folder().join("propylon.toml"), whole.trim_end()).expect("our folder");
+    assert!(engine.reload().contains("is in effect"));
+    assert_eq!(answered(engine.address("plain")), "b");
+    holds("a warning", || engine.stderr().iter().any(|line| line.contains("]: warning: ") && line.contains("cut off")));
 }
 
 /// An origin that says half of its answer at once and the rest when the gate opens; what is posted it takes whole first.

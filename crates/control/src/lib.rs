@@ -35,3 +35,4 @@ pub mod spans;
 pub mod state;
 pub mod status;
 pub mod upgrade;
+pub mod withheld;

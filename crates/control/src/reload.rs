@@ -41,6 +41,7 @@ use crate::service;
 use crate::state::{ClusterText, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
+use crate::withheld;
 use file::WatchedFile;
 use preparation::{ParsedConfig, PreparedSnapshot, Sources, beside};
 use propylon_net::listen;
@@ -181,6 +182,7 @@ impl Reloader {
         let ChangeRequest { change, by, dry_run, generation, reply } = request;
         let current = self.snapshot().generation;
         let asked = change.summary();
+        let is_whole = matches!(change, Change::Push { .. } | Change::Cluster { .. } | Change::NoCluster);
         let outcome = match generation {
             Some(generation) if generation != current => Err(ChangeError::OtherGeneration(current)),
             // A dry run leaves no trace in the log or the metrics.
@@ -192,6 +194,8 @@ impl Reloader {
         if !dry_run {
             let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
             audit::record(&by, &asked, made.map_err(ChangeError::reason));
+            // Of a server's change the line before says all.
+            outcome.iter().filter(|_| is_whole).for_each(log_changes);
         }
         // The client may be gone.
         let _ = reply.send(outcome);
@@ -238,6 +242,7 @@ impl Reloader {
         dry_run: bool,
     ) -> Result<ChangeOutcome, Refused> {
         let by_admin = change.is_by_admin();
+        let (is_watched, is_read) = (matches!(change, Change::FileChanged(_)), matches!(change, Change::ReadAgain));
         let files = if matches!(change, Change::ReadAgain | Change::ReadCertificates) {
             Files::ReadAgain
         } else {
@@ -247,6 +252,7 @@ impl Reloader {
             Ok(sources) => self.prepare(sources, files).await,
             Err(refused) => Err(refused),
         };
+        let prepared = prepared.and_then(|prepared| self.whole(prepared, is_watched, is_read));
         let mut prepared = match prepared {
             Ok(prepared) => prepared,
             Err(refused) => {
@@ -295,6 +301,25 @@ impl Reloader {
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
         Ok(ChangeOutcome { generation: self.snapshot().generation, changes, warnings, kept, unusable })
+    }
+
+    /// A configuration of a file that was found changed, if that does not look cut off; of one that somebody has asked for
+    /// with a warning.
+    fn whole(
+        &self,
+        mut prepared: PreparedSnapshot,
+        is_watched: bool,
+        is_read: bool,
+    ) -> Result<PreparedSnapshot, Refused> {
+        match file::cut_off(&self.merged, &prepared.merged) {
+            Some(problem) if is_watched => {
+                Err(Refused::Problems(vec![Problem { severity: Severity::Error, ..problem }]))
+            }
+            found => {
+                prepared.warnings.extend(found.filter(|_| is_read));
+                Ok(prepared)
+            }
+        }
     }
 
     /// Fails if changes by the admin API are forbidden altogether: `process.immutable`, or no `process.state`.
@@ -731,6 +756,12 @@ fn log_done(done: &ChangeOutcome) {
         1 => log::info!("the configuration is in effect, with 1 change: generation {}", done.generation),
         count => log::info!("the configuration is in effect, with {count} changes: generation {}", done.generation),
     }
+    log_changes(done);
+}
+
+/// Logs what has changed: whoever looks at night has not seen what the one who asked for it was told.
+fn log_changes(done: &ChangeOutcome) {
+    withheld::changes(&done.changes).iter().for_each(|line| log::info!("generation {}: {line}", done.generation));
 }
 
 fn log_refused(refused: &Refused) {

@@ -7,7 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use propylon_config::Source;
+use propylon_config::{Problem, Source};
+
+use crate::origin::MergedConfig;
 
 /// Identity of a file's content: its inode, its length, and the time of its change, with those of files that it
 /// includes and of their folders.
@@ -72,6 +74,23 @@ impl WatchedFile {
         self.taken.clone_from(&file.text);
         Some(file)
     }
+}
+
+/// What makes a file look cut off, as by a full disk, or by a look at half of an upload: it has lost the newline at its end,
+/// or all of its routes. Cut at the end of a line, it would be a whole configuration of less. A warning for whoever asked for
+/// the file to be read; nobody has said that it is whole where it was found changed (`docs/decisions/0082-cut-off-files.md`).
+pub fn cut_off(before: &MergedConfig, now: &MergedConfig) -> Option<Problem> {
+    let has_newline = |file: &Source| file.text.ends_with('\n');
+    let what = if now.config.routes.is_empty() && !before.config.routes.is_empty() {
+        "no [[route]] is left in it"
+    } else if !now.file.is_json() && has_newline(&before.file) && !has_newline(&now.file) {
+        "its last line has no newline any more"
+    } else {
+        return None;
+    };
+    let fix = "look at its end; where it is meant so, `propylon reload` or SIGHUP takes it; one that is renamed into place is \
+               never seen half written";
+    Some(Problem::warning(&now.file.name, None, format!("{what}: it may have been cut off"), fix))
 }
 
 fn included(file: &Source) -> Vec<PathBuf> {

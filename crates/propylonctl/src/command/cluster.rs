@@ -11,10 +11,11 @@ use std::process::ExitCode;
 
 use propylon_cluster::{TEXT_BYTES_MAX, WEIGHT_PERCENT_MAX};
 use propylon_control::admin::{PEM_BYTES_MAX, SHARED_TOO_LONG};
+use propylon_control::withheld;
 use serde_json::Value;
 
 use super::admin_client::Where;
-use super::control::{Engine, change_text, encoded, ended, list, refused, text};
+use super::control::{Engine, encoded, ended, list, refused, text};
 
 /// Paths of the admin address that are about the cluster.
 const ROOT: &str = "/v1/cluster";
@@ -267,7 +268,7 @@ fn differences(arguments: &Diff) -> Result<String, String> {
     if arguments.json {
         return Ok(format!("{answer:#}\n"));
     }
-    let changes: String = list(&answer["changes"]).map(|change| change_text(change) + "\n").collect();
+    let changes: String = list(&answer["changes"]).map(|change| withheld::change(change) + "\n").collect();
     Ok(if changes.is_empty() { "nothing is different\n".into() } else { changes })
 }
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use propylon_config::AdminBind;
+use propylon_control::withheld;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json};
-use super::report::withheld;
 
 /// How long a change may take, which may have names looked up and certificates read.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -219,7 +219,7 @@ fn summary(answer: &Value) -> String {
         Some("unchanged") => format!("nothing is different: generation {generation}\n"),
         _ => format!("in effect as generation {generation}:\n"),
     };
-    list(&answer["changes"]).for_each(|change| text += &format!("  {}\n", change_text(change)));
+    list(&answer["changes"]).for_each(|change| text += &format!("  {}\n", withheld::change(change)));
     list(&answer["warnings"]).for_each(|problem| text += &format!("warning: {}\n", problem_text(problem)));
     text
 }
@@ -229,19 +229,6 @@ fn unusable(answer: &Value) -> Option<String> {
     let files: Vec<String> = list(&answer["unusable_files"]).map(text).collect();
     let note = || format!("what was there before stays in use in place of what cannot be used: {}", files.join(", "));
     (!files.is_empty()).then(note)
-}
-
-/// `backend.app.servers[10.0.0.3:80].drain: false -> true`, without values that may be secret: what a command prints
-/// stays in logs of whoever runs it.
-pub fn change_text(change: &Value) -> String {
-    let path = text(&change["path"]);
-    let shown = |key: &str| change.get(key).map(|told| withheld::value(&path, told.clone()).to_string());
-    match (shown("from"), shown("to"), shown("added"), shown("removed")) {
-        (Some(from), Some(to), ..) => format!("{path}: {from} -> {to}"),
-        (_, _, Some(added), _) => format!("{path}: added {added}"),
-        (_, _, _, Some(removed)) => format!("{path}: removed {removed}"),
-        _ => format!("{path}: read again"),
-    }
 }
 
 pub fn refused(status: u16, answer: &Value) -> String {

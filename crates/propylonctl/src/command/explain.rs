@@ -26,10 +26,10 @@ use propylon_config::effective;
 use propylon_control::isolation;
 use propylon_control::origin;
 use propylon_control::problems::problem;
+use propylon_control::withheld;
 use propylon_proxy::snapshot::{load_profiles, rule};
 use propylon_steps::conditions::{self, Conditions};
 
-use super::report::withheld;
 use kinds::{BrowserCall, Script};
 use sent::Sent;
 

@@ -2,7 +2,6 @@
 //! left out.
 
 mod archive;
-pub mod withheld;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, SystemTime};
 
 use propylon_config::AdminBind;
+use propylon_control::withheld;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminRequest, READ_TIMEOUT, Where, ask, ask_json, ask_json_or_none};

@@ -8,7 +8,7 @@ use propylon_http::h1::{HOST_BYTES_MAX, Reject};
 use propylon_steps::{Steps, conditions};
 use serde_json::{Value, json};
 
-use super::super::report::withheld;
+use propylon_control::withheld;
 
 /// A request as servers get it, and what its response gets, of a route that changes them.
 pub struct Sent {

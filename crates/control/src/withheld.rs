@@ -5,6 +5,9 @@ use propylon_config::without_secrets;
 use serde_json::{Map, Value};
 
 const WITHHELD: &str = "(withheld)";
+/// Changes that the log tells one by one, and characters of each.
+const CHANGES_MAX: usize = 5;
+const LINE_CHARS_MAX: usize = 160;
 /// Tables whose values people choose, whatever is in them.
 const TABLES: &[&str] = &[
     "add",
@@ -46,6 +49,67 @@ pub fn value(path: &str, mut value: Value) -> Value {
         false => look(&mut value, name),
     }
     value
+}
+
+/// A change as `diff` finds it, `backend.app.servers[10.0.0.3:80].drain: false -> true`, without values that may be secret:
+/// what a command prints stays in logs of whoever runs it.
+pub fn change(change: &Value) -> String {
+    let path = path_of(change);
+    let shown = |key: &str| change.get(key).map(|told| value(&path, told.clone()).to_string());
+    match (shown("from"), shown("to"), shown("added"), shown("removed")) {
+        (Some(from), Some(to), ..) => format!("{path}: {from} -> {to}"),
+        (_, _, Some(added), _) => format!("{path}: added {added}"),
+        (_, _, _, Some(removed)) => format!("{path}: removed {removed}"),
+        _ => format!("{path}: read again"),
+    }
+}
+
+/// The first of these changes for the log, each in a line of limited length, and how many more there are. Of routes and
+/// other tables that came or went their names are told; one that went and came has changed.
+pub fn changes(all: &[Value]) -> Vec<String> {
+    let entry = |change: &Value, key: &str| Some((path_of(change), entry_name(change.get(key)?)?));
+    let added: Vec<(String, String)> = all.iter().filter_map(|change| entry(change, "added")).collect();
+    let removed: Vec<(String, String)> = all.iter().filter_map(|change| entry(change, "removed")).collect();
+    let line = |one: &Value| match (entry(one, "removed"), entry(one, "added")) {
+        (Some(gone), _) if added.contains(&gone) => Some(format!("{} {}: changed", gone.0, gone.1)),
+        (Some((path, name)), _) => Some(format!("{path} {name}: removed")),
+        (_, Some(came)) if removed.contains(&came) => None,
+        (_, Some((path, name))) => Some(format!("{path} {name}: added")),
+        _ => Some(cut(change(one))),
+    };
+    let mut lines: Vec<String> = all.iter().filter_map(line).collect();
+    let more = lines.len().saturating_sub(CHANGES_MAX);
+    lines.truncate(CHANGES_MAX);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+/// The path of a change, without what would act on a terminal.
+fn path_of(change: &Value) -> String {
+    change["path"].as_str().unwrap_or_default().chars().filter(|one| !one.is_control()).collect()
+}
+
+/// A name for an entry of a list, such as a route: its own, its address, or its host and path.
+fn entry_name(entry: &Value) -> Option<String> {
+    let table = entry.as_object()?;
+    let text = |key: &str| table.get(key).and_then(Value::as_str);
+    let path = || match &entry["path"] {
+        Value::Object(of) => of.values().next().and_then(Value::as_str),
+        other => other.as_str(),
+    };
+    let place = || text("host").map(|host| format!("{host}{}", path().unwrap_or_default()));
+    let name = text("name").or_else(|| text("address")).map(str::to_owned).or_else(place)?;
+    // As JSON has it, nothing in it acts on a terminal.
+    Some(cut(Value::from(name).to_string()))
+}
+
+fn cut(line: String) -> String {
+    match line.char_indices().nth(LINE_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
 }
 
 /// Whether a field of this name is there to prove who somebody is.
@@ -110,6 +174,33 @@ mod tests {
         assert_eq!(of("backend.app.hash.key.header", json!("X-Account")), "\"X-Account\"");
         assert_eq!(line("X-Api-Key: canary"), "X-Api-Key: (withheld)");
         assert_eq!(line("X-Forwarded-For: 10.0.0.1"), "X-Forwarded-For: 10.0.0.1");
+    }
+
+    #[test]
+    fn the_log_has_the_first_changes_in_short_and_no_value_that_may_be_secret() {
+        let route =
+            |host: &str, key: &str| json!({ "host": host, "path": "/api", "request": { "set": { "X-Key": key } } });
+        let mut all = vec![
+            json!({ "path": "backend.app.retries", "from": 2, "to": 3 }),
+            json!({ "path": "listener.web.request_headers.X-Key", "from": "canary", "to": "canary2" }),
+            json!({ "path": "route", "removed": route("a.test", "canary") }),
+            json!({ "path": "route", "removed": { "name": "old\u{1b}", "respond": {} } }),
+            json!({ "path": "route", "added": route("a.test", "canary2") }),
+            json!({ "path": "tls.public", "certificates": "read again" }),
+        ];
+        let told = [
+            "backend.app.retries: 2 -> 3",
+            "listener.web.request_headers.X-Key: \"(withheld)\" -> \"(withheld)\"",
+            "route \"a.test/api\": changed",
+            "route \"old\\u001b\": removed",
+            "tls.public: read again",
+        ];
+        assert_eq!(changes(&all), told);
+        let long = json!({ "path": "log.fields", "from": [], "to": ["x".repeat(500)] });
+        all.splice(..1, [long.clone(), long.clone(), long]);
+        let lines = changes(&all);
+        assert_eq!((lines.len(), lines[5].as_str()), (6, "and 2 more"));
+        assert!(lines[0].chars().count() == LINE_CHARS_MAX + 1 && lines[0].ends_with('…'), "{lines:?}");
     }
 
     #[test]
