@@ -539,6 +539,26 @@ fn an_error_leads_to_its_server_its_routes_lines_of_the_log_and_a_cure() {
             .all(|link| links.iter().any(|each| each == link)),
         "{links:?}"
     );
+    // The request was before the page was opened.
+    let attention = page.text("#problem-list");
+    assert!(attention.contains("1 answer of 5xx, or that never came, in the last minute"), "{attention}");
+    // A page that is opened with a link is at its section once everything above has come.
+    for (at, link) in ["errors", "events", "servers:down"].into_iter().enumerate() {
+        page.look(if link == "servers:down" { Screen::PHONE } else { Screen::DESK });
+        let url = format!("http://{}/?{at}#{link}", engine.admin());
+        page.evaluate(&format!("location.replace('{url}')"));
+        let section = link.split(':').next().expect("a name");
+        page.eventually(
+            link,
+            &format!(
+                "location.search === '?{at}' && ['routes', 'events', 'errors'].every(name => \
+                 document.querySelectorAll(`#${{name}} tbody tr`).length > 0) && (() => {{ \
+                 const {{ top }} = document.getElementById('{section}').getBoundingClientRect(); \
+                 const isEnd = scrollY + innerHeight >= document.documentElement.scrollHeight - 2; \
+                 return Math.abs(top) < 8 || (isEnd && top > 0 && top < innerHeight); }})()"
+            ),
+        );
+    }
     is_content(&mut page, &format!("http://{}/", engine.admin()));
 }
 

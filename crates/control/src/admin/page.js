@@ -368,7 +368,7 @@ const newServerTable = more => new Table("servers-table", "Servers, the worst fi
   // A row with buttons has no room for all figures.
   ...(more.length ? [] : [figures("Idle", server => server.connections_idle)]),
   figures("Failures/s", server => serverRate(server, each => each.failures_total), number, true),
-  figures("Connects failed", server => server.connect_failures_total, number, false),
+  ...(more.length ? [] : [figures("Connects failed", server => server.connect_failures_total, number, false)]),
   figures("Weight", server => server.weight),
   ...more,
 ], { label: "Servers" });
@@ -930,6 +930,7 @@ const loadEvents = async () => {
     eventTable.show(events.map((event, at) => ({ key: at + "\n" + event.time + event.text, of: event })).reverse());
     for (const tile of tiles) if (tile.history.length) drawCurve(tile);
     put(byId("events-summary"), events.length ? `the last ${number(events.length)} lines of the log` : "");
+    settle();
   } catch (error) { report(error); }
 };
 const showSpan = name => {
@@ -968,6 +969,7 @@ const receive = status => {
   lostSince = null;
   showLost();
   show();
+  settle();
   if (wasLost) announce("The engine answers again", true);
 };
 const query = () => {
@@ -1016,6 +1018,13 @@ for (const [name, input] of filters) {
     if (input.value) { input.value = ""; input.dispatchEvent(new Event("input")); event.preventDefault(); } else input.blur();
   });
 }
+// The section that a link led to before what is above it had come, until all of it has, or somebody goes elsewhere.
+const SETTLED_SAMPLES = 3;
+let ledTo = null;
+const settle = () => {
+  if (ledTo) ledTo.scrollIntoView({ behavior: "instant" });
+  if (samples.length >= SETTLED_SAMPLES) ledTo = null;
+};
 const follow = () => {
   const [name, ...rest] = location.hash.slice(1).split(":");
   const filter = filters.find(([known]) => known === name);
@@ -1026,10 +1035,12 @@ const follow = () => {
   if (!section || section.tagName !== "SECTION") return;
   section.tabIndex = -1;
   section.scrollIntoView();
+  if (samples.length < SETTLED_SAMPLES) ledTo = section;
   // Whoever types already, since the event comes late, goes on typing.
   if (!filters.some(([, input]) => input === document.activeElement)) section.focus({ preventScroll: true });
 };
 addEventListener("hashchange", follow);
+for (const kind of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(kind, () => { ledTo = null; }, { passive: true });
 document.addEventListener("keydown", event => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
   if (event.key !== "/" || isTyping || byId("ask").open || event.ctrlKey || event.metaKey || event.altKey) return;
