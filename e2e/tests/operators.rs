@@ -445,7 +445,7 @@ fn a_night_is_understood_from_the_command_line() {
     follower.kill().and_then(|()| follower.wait()).expect("it is ours");
 }
 
-/// What a command says of an engine, with its exit code.
+/// A command's exit code and words about an engine.
 fn told(engine: &Engine, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = std::process::Command::new(binaries::propylon());
     command.args(arguments).args(["--admin", &engine.admin().to_string()]);

@@ -654,7 +654,7 @@ fn the_file_is_watched_where_that_is_wanted() {
         holds(words, || failed() == before + 1.0);
         assert!(logged(words) && answered(engine.address("plain")) == "a", "{:?}", engine.stderr());
     }
-    // Whoever asks for it gets it, with a warning.
+    // A file that is asked for is taken, with a warning.
     fs::write(engine.folder().join("propylon.toml"), whole.trim_end()).expect("our folder");
     assert!(engine.reload().contains("is in effect"));
     assert_eq!(answered(engine.address("plain")), "b");

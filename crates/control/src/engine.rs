@@ -196,8 +196,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let runtime = runtime.map_err(StartError::Threads)?;
     let Complete { signals, hangup, snapshot, proofs } = runtime.block_on(complete(snapshot, takeover.as_mut()))?;
-    let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
-    let (phase, watched) = watch::channel(first);
+    let (phase, watched) = watch::channel(if takeover.is_some() { Phase::Waiting } else { Phase::Serving });
     let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &telemetry));
     let (publish, published) = watch::channel(Arc::clone(&publication));
     let log = log.start(sandbox::explained).map_err(StartError::Threads)?;
@@ -376,7 +375,7 @@ struct Main {
     conditions: Rc<RefCell<Conditions>>,
     /// The numbers that matter, as they were; the admin address shows them, and a successor gets them.
     history: Rc<RefCell<History>>,
-    /// What the last minute was like by route and server; the admin address shows it.
+    /// The last minute of routes and servers; the admin address shows it.
     last_minute: Rc<RefCell<LastMinute>>,
     unused_keys: UnusedKeys,
     store_check: StoreCheck,

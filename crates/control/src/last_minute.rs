@@ -10,18 +10,18 @@ use propylon_observe::conditions::Conditions;
 use propylon_observe::telemetry::Telemetry;
 use propylon_proxy::snapshot::Snapshot;
 
-/// Pause between two of the moments that the present is compared with, and their number: a minute, but for less than one
-/// pause.
+/// Pause between two of the moments that the present is compared with, and their number: a minute, but for less than
+/// one pause.
 const FRAME: Duration = Duration::from_secs(5);
 const FRAMES: usize = 12;
 
-/// A route fails from so many answers in the window on, of which so many are 5xx or never came, and more than this share,
-/// beside the answers of 5xx that the configuration asks for.
+/// A route fails from so many answers in the window on, of which so many are 5xx or never came, and more than this
+/// share, beside the answers of 5xx that the configuration asks for.
 const ANSWERS_MIN: u64 = 12;
 const FAILED_MIN: u64 = 3;
 const FAILED_PERCENT: u64 = 5;
-/// A server is slow from so many heads in the window on, whose waits had this mean at least, and so many times the median
-/// of the means of its backend's other servers.
+/// A server is slow from so many heads in the window on, whose waits had this mean at least, and so many times the
+/// median of the means of its backend's other servers.
 const HEADS_MIN: u64 = 20;
 const SLOW_MEAN: Duration = Duration::from_millis(50);
 const SLOW_TIMES: u64 = 4;
@@ -36,7 +36,7 @@ pub struct LastMinute {
     generation: Option<u64>,
     framed: Option<Instant>,
     routes: Vec<WatchedRoute>,
-    /// By backend and server, as in the configuration.
+    /// Servers by backend, as in the configuration.
     servers: Vec<Vec<WatchedServer>>,
     all: Answers,
 }
@@ -74,7 +74,7 @@ struct WatchedRoute {
     backends: Vec<BackendId>,
     /// Share of failures that is none yet, in percent.
     allowed_percent: u64,
-    /// None for requests that no route has taken.
+    /// Share that is shown; of requests that no route has taken there is none.
     gauge: Option<Gauge>,
     window: Window<2>,
 }
@@ -240,7 +240,7 @@ impl WatchedServer {
         self.rise[3].checked_div(self.rise[2]).unwrap_or_default()
     }
 
-    /// How it compares with all servers of its backend that have had enough heads, whose means are sorted.
+    /// Comparison with all servers of its backend that have had enough heads, whose means are sorted.
     fn among(&self, means: &[u64]) -> Waits {
         let (heads, mean) = (self.rise[2], self.mean_us());
         let others = if heads >= HEADS_MIN { median_of_others(means, mean) } else { None };

@@ -194,7 +194,7 @@ impl Reloader {
         if !dry_run {
             let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
             audit::record(&by, &asked, made.map_err(ChangeError::reason));
-            // Of a server's change the line before says all.
+            // The line before says all of a server's change.
             outcome.iter().filter(|_| is_whole).for_each(log_changes);
         }
         // The client may be gone.
@@ -303,8 +303,8 @@ impl Reloader {
         Ok(ChangeOutcome { generation: self.snapshot().generation, changes, warnings, kept, unusable })
     }
 
-    /// A configuration of a file that was found changed, if that does not look cut off; of one that somebody has asked for
-    /// with a warning.
+    /// A configuration of a file that was found changed, if that does not look cut off; of one that somebody has asked
+    /// for with a warning.
     fn whole(
         &self,
         mut prepared: PreparedSnapshot,

@@ -51,8 +51,8 @@ pub fn value(path: &str, mut value: Value) -> Value {
     value
 }
 
-/// A change as `diff` finds it, `backend.app.servers[10.0.0.3:80].drain: false -> true`, without values that may be secret:
-/// what a command prints stays in logs of whoever runs it.
+/// A change as `diff` finds it, `backend.app.servers[10.0.0.3:80].drain: false -> true`, without values that may be
+/// secret: what a command prints stays in logs of whoever runs it.
 pub fn change(change: &Value) -> String {
     let path = path_of(change);
     let shown = |key: &str| change.get(key).map(|told| value(&path, told.clone()).to_string());

@@ -208,7 +208,7 @@ struct Kept {
     value: i64,
     /// Values by reason, where the metric has one.
     reasons: BTreeMap<String, i64>,
-    /// More than metrics know of it, in place of the reasons.
+    /// A cause that somebody knows, in place of the reasons.
     cause: Option<String>,
 }
 
@@ -252,8 +252,8 @@ impl Conditions {
         Conditions { table, places, counted, kept, causes, left_out: 0, minute: (0, 0, 0) }
     }
 
-    /// Says more of a condition than its metric knows, for the next look: it stands in place of the reasons. `labels` are
-    /// those of the place; of conditions that do not hold it is forgotten.
+    /// Says more of a condition than its metric knows, for the next look: it stands in place of the reasons. `labels`
+    /// are those of the place; of conditions that do not hold it is forgotten.
     pub fn explain(&mut self, name: &'static str, labels: &[(&str, &str)], cause: String) {
         let owned: Vec<(String, String)> =
             labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -406,7 +406,7 @@ pub struct Failures {
     writes: AtomicU64,
     lines: AtomicU64,
     reopens: AtomicU64,
-    /// What could not be written to, and why, as of the last time.
+    /// Place that could not be written to, and why, as of the last time.
     reason: Mutex<String>,
 }
 
@@ -421,7 +421,7 @@ pub struct FailureCounts {
 }
 
 impl Failures {
-    /// What could not be written to, and why, as of the last time: `/var/log/access.log: No space left on device`.
+    /// Place that could not be written to, and why, as of the last time: `/var/log/access.log: No space left on device`.
     pub fn reason(&self) -> String {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

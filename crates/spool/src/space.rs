@@ -88,7 +88,7 @@ impl Space {
         }
     }
 
-    /// Says in the log that a file cannot be `written to` or `read from`, with its folder and what to do; not each time.
+    /// Says in the log that a file cannot be `written to` or `read from`, with its folder and what to do, now and then.
     pub(crate) fn warn(&self, how: &str, error: &io::Error) {
         let now = Instant::now();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);

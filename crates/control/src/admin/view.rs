@@ -51,7 +51,7 @@ pub struct View {
     pub conditions: Rc<RefCell<Conditions>>,
     /// The numbers that matter, as they were.
     pub history: Rc<RefCell<History>>,
-    /// What the last minute was like.
+    /// The last minute of routes and servers.
     pub last_minute: Rc<RefCell<LastMinute>>,
     /// The cluster that this engine is one of.
     pub membership: Option<Rc<RefCell<Membership>>>,

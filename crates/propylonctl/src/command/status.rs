@@ -209,7 +209,7 @@ fn status_text(status: &Value) -> String {
     out
 }
 
-/// How many answers of the last minute failed; nothing of an engine that does not know.
+/// Answers of the last minute that failed, in number; nothing of an engine that does not know.
 fn last_minute(answers: &Value) -> String {
     match answers["failed"].as_u64() {
         Some(failed) => format!(" (in the last minute {failed} of {})", answers["responses"]),

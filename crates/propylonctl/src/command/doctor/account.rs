@@ -330,7 +330,8 @@ fn log_room(folder: &str, free: Option<u64>) -> Finding {
     Finding::new(LOG, state, current, wanted).fix(fix)
 }
 
-/// Folders without room for what is kept in them, and what becomes of it: bodies may take as much as `buffer_disk` allows.
+/// Folders without room for what is kept in them, and what becomes of it: bodies may take as much as `buffer_disk`
+/// allows.
 fn full_folders(config: &Config, free: impl Fn(&Path) -> Option<u64>) -> Vec<Finding> {
     let state = config.process.state.as_ref();
     let state = state.map(|state| (STATE, state.path.as_path(), 1, "the admin API changes nothing while it is full"));
