@@ -1,8 +1,8 @@
 //! Parts that a program is made of, as CycloneDX: packages with versions, licences, digests, and who needs whom.
 //!
-//! `cargo metadata`, `cargo tree` and Cargo.lock are all that it comes from, so that two runs of one commit say the same:
-//! there is no time and no serial number in it. Programs that are named together are built together, and have features of
-//! their packages in common.
+//! `cargo metadata`, `cargo tree` and Cargo.lock are all that it comes from, so that two runs of one commit say the
+//! same: there is no time and no serial number in it. Programs that are named together are built together, and have
+//! features of their packages in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -38,7 +38,8 @@ fn write(root: &Path, folder: &Path, programs: &[String]) -> Result<(), String> 
 /// All packages of the workspace, for this machine's kind.
 struct Parts {
     packages: BTreeMap<String, Package>,
-    /// Names with versions of what programs link, by program: edges of the above are for features of the whole workspace.
+    /// Names with versions of what programs link, by program: edges of the above are for features of the whole
+    /// workspace.
     linked: BTreeMap<String, BTreeSet<String>>,
     /// The compiler's version, which is that of the standard library.
     compiler: String,
@@ -115,8 +116,8 @@ impl Parts {
         }))
     }
 
-    /// Packages in the program, of those that are listed: what it links, and what these link. A macro is found, and what it
-    /// links is not.
+    /// Packages in the program, of those that are listed: what it links, and what these link. A macro is found, and
+    /// what it links is not.
     fn linked(&self, program: &str, listed: &BTreeSet<String>) -> BTreeSet<String> {
         let is_in = |package: &Package| package.is_macro || listed.contains(&package.reference());
         let is_listed = |id: &&String| self.packages.get(*id).is_some_and(is_in);
@@ -311,7 +312,7 @@ mod tests {
             (json!("excluded"), json!("excluded"), json!("excluded"))
         );
         let names: BTreeSet<String> = array(&list["components"]).map(|component| text(&component["bom-ref"])).collect();
-        // Of other programs, the second by a feature of a package that the engine has as well.
+        // Packages of other programs, the second by a feature of a package that the engine has as well.
         assert!(!names.iter().any(|name| name.starts_with("ratatui@") || name.starts_with("h2@")), "{names:?}");
         for entry in array(&list["dependencies"]) {
             for needed in array(&entry["dependsOn"]) {

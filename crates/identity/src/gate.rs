@@ -377,8 +377,8 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, ()> {
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// The value of a name, out of all that servers may read as that name, each with whether it is the name itself. An error
-/// if there are several, whichever of them a server reads.
+/// The value of a name, out of all that servers may read as that name, each with whether it is the name itself. An
+/// error if there are several, whichever of them a server reads.
 fn exact<'a>(values: impl Iterator<Item = (bool, &'a [u8])>) -> Result<Option<&'a [u8]>, ()> {
     Ok(only(values)?.and_then(|(is_exact, value)| is_exact.then_some(value)))
 }
@@ -405,8 +405,8 @@ fn parameters_read_as<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = 
     })
 }
 
-/// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte or a bracket ends it, and
-/// dots and spaces are `_` (php.net, "Variables From External Sources"). Others take these names as they are.
+/// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte or a bracket ends it,
+/// and dots and spaces are `_` (php.net, "Variables From External Sources"). Others take these names as they are.
 fn variable(name: &[u8]) -> Vec<u8> {
     let name = name.split(|byte| matches!(byte, 0 | b'[')).next().unwrap_or_default();
     let begin = name.iter().position(|byte| *byte != b' ').unwrap_or(name.len());

@@ -421,7 +421,8 @@ pub struct FailureCounts {
 }
 
 impl Failures {
-    /// Place that could not be written to, and why, as of the last time: `/var/log/access.log: No space left on device`.
+    /// Place that could not be written to, and why, as of the last time: `/var/log/access.log: No space left on
+    /// device`.
     pub fn reason(&self) -> String {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -236,8 +236,8 @@ impl Request {
         response_change(self.steps.as_deref(), self.changed.as_deref())
     }
 
-    /// Whether its body is a tunnel's: a stream of HTTP/2 that is to be one (RFC 8441). Over HTTP/1.1 the body comes before
-    /// the server switches.
+    /// Whether its body is a tunnel's: a stream of HTTP/2 that is to be one (RFC 8441). Over HTTP/1.1 the body comes
+    /// before the server switches.
     pub fn asks_for_tunnel(&self) -> bool {
         self.head.upgrade.is_some() && self.head.version == Version::Http2
     }

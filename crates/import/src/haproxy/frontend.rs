@@ -497,7 +497,7 @@ impl<'f> Frontend<'f> {
                 // A redirect to https stands on the plaintext listener only, and nothing else does behind it.
                 let is_elsewhere = term.is_tls.is_some_and(|wanted| wanted != is_tls);
                 let is_redirected = !is_tls && has_both && matches!(action, Action::Backend(_));
-                if !is_elsewhere && !(is_redirected && self.is_redirected(&listener.0)) {
+                if !(is_elsewhere || is_redirected && self.is_redirected(&listener.0)) {
                     self.place(&listener, &rule, self.rules.len());
                 }
             }

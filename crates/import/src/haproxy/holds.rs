@@ -59,7 +59,7 @@ const RULE: &str = "a rule that keeps requests out";
 const LEADS: &str = "a rule that leads somewhere";
 
 /// Texts that are told of lines, with the name of what stands there.
-type Told = BTreeMap<(usize, &'static str), &'static str>;
+type Found = BTreeMap<(usize, &'static str), &'static str>;
 
 /// Requests: of a host, of some paths, and with conditions that all hold.
 #[derive(Clone)]
@@ -210,7 +210,7 @@ pub(super) fn hold(plan: &mut Plan, fronts: &[Front], backends: &BTreeMap<String
                 plan.routes.push(route);
                 continue;
             }
-            while let Some(item) = items.next() {
+            for item in items.by_ref() {
                 plan.routes.push(item.route);
                 if !item.is_added {
                     break;
@@ -258,7 +258,7 @@ impl<'c> Compared<'c> {
     }
 
     /// Closes what guards do not hold on; lines of these guards and what is told of them.
-    fn hold(&mut self, noted: &BTreeSet<usize>) -> Told {
+    fn hold(&mut self, noted: &BTreeSet<usize>) -> Found {
         let mut told = BTreeMap::new();
         let (mut index, mut added) = (0, 0);
         while index < self.items.len() && self.left > 0 {

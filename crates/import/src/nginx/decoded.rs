@@ -122,8 +122,8 @@ fn has(location: &Directive, piece: &str) -> bool {
     is_pattern(location) && location.inner().iter().any(|each| has(each, piece))
 }
 
-/// A location that refuses paths with a newline, or with one at their end: in nginx `$` is in front of that as well, and
-/// what keeps requests out would not be found here.
+/// A location that refuses paths with a newline, or with one at their end: in nginx `$` is in front of that as well,
+/// and what keeps requests out would not be found here.
 fn newline(line: usize, pattern: &str) -> Directive {
     let directive = |words: &str, block| {
         let words = words.split(' ').map(str::to_owned).collect();

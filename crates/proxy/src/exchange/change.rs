@@ -166,8 +166,8 @@ pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], bac
     *hides_via = change.hides_via();
 }
 
-/// Changes cookies and locations of another service's answer that is passed on: all else is changed with the answers of our
-/// own, as which it goes out.
+/// Changes cookies and locations of another service's answer that is passed on: all else is changed with the answers of
+/// our own, as which it goes out.
 pub fn passed_on(
     client: &ClientSide<'_>,
     request: &Request,

@@ -181,7 +181,7 @@ impl Head {
         let fields = (framing == RequestBody::Chunked).then(|| request.head.fields.clone());
         request.head.fields.withhold_kinds(|kind| fields.is_some() && kind == Name::Trailer);
         (request.note.backend, request.head.expect_continue) = (Some(backend.id.0), false);
-        // Of several servers none is known yet, and no route that names it has a mirror with several.
+        // No one of several servers is known yet, and no route that names it has a mirror with several.
         request.note.server = (backend.servers.len() == 1).then_some(0);
         request.head.body = match (length, framing) {
             // A request without a body says nothing of one.

@@ -33,9 +33,9 @@ enum Bucket {
 }
 
 impl Pacer {
-    /// The pace that the request's route has for bodies of this way; `None`: they have none. A tunnel has none either, and
-    /// is one only once its server has switched: who asks for another protocol and gets an answer of HTTP has asked for
-    /// nothing.
+    /// The pace that the request's route has for bodies of this way; `None`: they have none. A tunnel has none either,
+    /// and is one only once its server has switched: who asks for another protocol and gets an answer of HTTP has asked
+    /// for nothing.
     pub fn of(request: &Request, way: Way, core: &Rc<Core>) -> Option<Pacer> {
         let is_tunnel = match way {
             Way::Download => request.response.status == 101,
