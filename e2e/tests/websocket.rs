@@ -264,6 +264,12 @@ fn a_websocket_goes_on_beyond_the_limit_of_the_attempt_that_opened_it() {
     assert_eq!(over_http1.read_exact(7), b"\x81\x05still");
     over_http2.say(TEXT, b"here");
     assert_eq!(over_http2.hear(), Some((TEXT, b"here".to_vec())));
+    // Both say that they go, which the server would wait for.
+    let done = 1000_u16.to_be_bytes();
+    over_http1.send(masked(CLOSE, &done));
+    over_http2.say(CLOSE, &done);
+    assert_eq!(over_http1.read_exact(4), [&[0x88, 2][..], &done].concat());
+    assert_eq!(over_http2.hear(), Some((CLOSE, done.to_vec())));
 }
 
 #[test]
