@@ -13,8 +13,9 @@ use rustls::pki_types::ServerName;
 use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// What is left of a life when the story begins: time for a start on a machine with other work.
-const LEFT: Duration = Duration::from_secs(9);
+/// What is left of lives when a story begins. Where an engine took longer to start than that, since the machine has other
+/// work, the story begins anew with the next.
+const LEFT: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(18), Duration::from_secs(54)];
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 fn hello() -> Origin {
@@ -30,6 +31,18 @@ fn config(server: SocketAddr, tls: &str) -> String {
         "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[tls.public]\n{tls}\n\
          [backend.app]\nservers = [\"{server}\"]\n[[route]]\nbackend = \"app\"\n"
     )
+}
+
+/// An engine that has started before that ends which `prepare` makes to end at the moment it is given, as configuration.
+fn start_before_end(mut prepare: impl FnMut(SystemTime) -> String) -> (Engine, SystemTime) {
+    for left in LEFT {
+        let end = SystemTime::now() + left;
+        let engine = Engine::start(&prepare(end));
+        if SystemTime::now() + Duration::from_secs(2) < end {
+            return (engine, end);
+        }
+    }
+    panic!("no engine starts within {:?}", LEFT[2]);
 }
 
 /// The type of certificate by which a client that heeds dates is served, if it accepts one.
@@ -60,11 +73,12 @@ fn says(engine: &Engine, words: &[&str]) -> bool {
 #[test]
 fn a_certificate_that_expires_while_it_is_served_is_told_of_and_gives_way_to_one_of_another_type() {
     let (origin, scratch) = (hello(), Scratch::new());
-    let end = SystemTime::now() + LEFT;
-    let ec = scratch.write("ec.pem", issue(&PKCS_ECDSA_P256_SHA256, end));
     let rsa = scratch.write("rsa.pem", issue(&PKCS_RSA_SHA256, SystemTime::now() + HOUR * 24 * 90));
-    let tls = format!("certificates = [\"{}\", \"{}\"]", ec.display(), rsa.display());
-    let engine = Engine::start(&config(origin.address(), &tls));
+    let (engine, end) = start_before_end(|end| {
+        let ec = scratch.write("ec.pem", issue(&PKCS_ECDSA_P256_SHA256, end));
+        let tls = format!("certificates = [\"{}\", \"{}\"]", ec.display(), rsa.display());
+        config(origin.address(), &tls)
+    });
     let ecdsa = |engine: &Engine| s_client(engine.address("web").port(), &[], REQUEST).text().contains("ECDSA");
     let was_ecdsa = ecdsa(&engine);
     assert!(was_ecdsa || SystemTime::now() >= end, "the preferred one, while it is good");
@@ -124,15 +138,15 @@ fn many_that_expire_at_once_do_not_flood_the_log() {
     const COUNT: usize = 60;
     let (origin, scratch) = (hello(), Scratch::new());
     std::fs::create_dir(scratch.join("many")).expect("a folder");
-    let end = SystemTime::now() + LEFT;
-    for index in 0..COUNT {
-        let name = format!("{index}.test");
-        let between = (SystemTime::now() - HOUR * 300, end);
-        let pem = Certificates::shared().issue_between(&[&name], &PKCS_ECDSA_P256_SHA256, between);
-        scratch.write(&format!("many/{index}.pem"), pem);
-    }
-    let tls = format!("certificates = [\"{}\"]", scratch.join("many").display());
-    let engine = Engine::start(&config(origin.address(), &tls));
+    let (engine, _) = start_before_end(|end| {
+        for index in 0..COUNT {
+            let name = format!("{index}.test");
+            let between = (SystemTime::now() - HOUR * 300, end);
+            let pem = Certificates::shared().issue_between(&[&name], &PKCS_ECDSA_P256_SHA256, between);
+            scratch.write(&format!("many/{index}.pem"), pem);
+        }
+        config(origin.address(), &format!("certificates = [\"{}\"]", scratch.join("many").display()))
+    });
     holds("it is told how many more there are", || says(&engine, &["others have come nearer to their end"]));
     let lines = engine.stderr().iter().filter(|line| line.contains("has expired: ")).count();
     assert_eq!(lines, 20);
@@ -142,15 +156,16 @@ fn many_that_expire_at_once_do_not_flood_the_log() {
 #[test]
 fn what_is_shown_to_servers_and_revocation_lists_are_told_of_too() {
     let (origin, scratch) = (hello(), Scratch::new());
-    let end = SystemTime::now() + LEFT;
     let client = scratch.write("client.pem", issue(&PKCS_ECDSA_P256_SHA256, SystemTime::now() + HOUR * 5));
-    let list = scratch.write("list.pem", Certificates::shared().revocation_list((SystemTime::now() - HOUR, end)));
     let ca = Certificates::shared().ca();
     let ca = ca.display();
     let backend = format!("tls = {{ ca = \"{ca}\", certificate = \"{}\" }}", client.display());
     let profile = Certificates::shared().profile();
-    let auth = format!("client_auth = {{ ca = \"{ca}\", mode = \"optional\", crl = \"{}\" }}\n", list.display());
-    let engine = Engine::start(&format!("{profile}{auth}{}", with(&[origin.address()], "", &backend)));
+    let (engine, end) = start_before_end(|end| {
+        let list = scratch.write("list.pem", Certificates::shared().revocation_list((SystemTime::now() - HOUR, end)));
+        let auth = format!("client_auth = {{ ca = \"{ca}\", mode = \"optional\", crl = \"{}\" }}\n", list.display());
+        format!("{profile}{auth}{}", with(&[origin.address()], "", &backend))
+    });
     assert!(says(&engine, &["warning", "the certificate expires on", "hours"]), "{:?}", engine.stderr());
     holds("the list's end is told", || says(&engine, &["error", "list.pem", "the revocation list has expired"]));
     let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs() as f64;
