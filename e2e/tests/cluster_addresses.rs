@@ -83,7 +83,7 @@ impl Story {
     fn flows(&self, held: usize) -> Flows {
         let ipv6 = self.shared.rig.options().ipv6;
         let (interval, timeout) = (Duration::from_millis(500), Duration::from_secs(20));
-        self.shared.rig.flows(&Manner { held, interval, timeout, new_per_second: 20, ipv6, ..Manner::default() })
+        self.shared.rig.flows(&Manner { held, interval, timeout, new_per_second: 10, ipv6, ..Manner::default() })
     }
 
     /// Large bodies of all of the clients' addresses at once, each on a connection of its own.
@@ -184,8 +184,8 @@ fn only_those_of(flows: &Flows, dead: usize, earlier: usize) {
 #[test]
 fn flows_to_an_ipv6_address_stay_while_engines_come_and_drain_and_die() {
     let Some(mut story) = Story::new(Options { ipv6: true, ..Options::default() }, 3) else { return };
-    let flows = story.flows(300);
-    let held = flows.await_held(300);
+    let flows = story.flows(150);
+    let held = flows.await_held(150);
     assert_eq!(held.engines.keys().copied().collect::<Vec<_>>(), [0, 1, 2], "{held:?}");
     story.start(3);
     story.shared.await_sharing(4);
@@ -250,8 +250,8 @@ fn keepalived_moves_the_address_and_flows_stay_with_their_engines() {
     story.shared.start_keepalived(0);
     story.shared.await_holder("the first one has the address", |engine| engine == 0);
     (1..3).for_each(|engine| story.shared.start_keepalived(engine));
-    let flows = story.flows(240);
-    let held = flows.await_held(240);
+    let flows = story.flows(120);
+    let held = flows.await_held(120);
     assert!((0..3).all(|engine| held.engines.get(&engine).is_some_and(|own| *own > 0)), "each has some: {held:?}");
     assert_eq!(story.shared.holders(), [0]);
     answers_go_back_directly(&mut story, 0);
