@@ -98,6 +98,25 @@ fn bodies_are_held_whole_whatever_their_length_and_framing_and_however_they_come
     assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0, "files have no names");
 }
 
+/// Requests end with the configuration that they have begun with.
+#[test]
+fn a_body_goes_into_its_file_though_a_reload_has_left_no_route_that_holds_any() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let text = config(&scratch, "", &[origin.address()], "{ request = { memory = 1000 } }");
+    let engine = Engine::start(&text);
+    let body = body(100_000);
+    let mut client = engine.client("plain");
+    client.send(head("POST", &format!("Expect: 100-continue\r\nContent-Length: {}\r\n", body.len())));
+    assert_eq!(client.read_response().status, 100);
+    client.send(&body[..500]);
+    engine.rewrite(&text.replace("buffer = { request = { memory = 1000 } }\n", ""));
+    assert!(engine.reload().contains("is in effect"));
+    client.send(&body[500..]);
+    let said = client.read_response().text();
+    assert!(said.starts_with("content-length: 100000 true"), "{said}");
+    assert_eq!(engine.metric("propylon_held_bodies_total", &[("of", "request-on-disk")]), 1.0);
+}
+
 #[test]
 fn a_server_is_asked_once_all_of_the_body_is_here_and_the_client_is_told_to_go_on() {
     let (scratch, origin) = (Scratch::new(), judge());

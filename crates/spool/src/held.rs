@@ -288,8 +288,12 @@ pub(crate) mod tests {
         space.set_terms(&Terms { memory: 1 << 20, disk: 1 << 20, folder });
         let bounds = Bounds { memory: 0, disk: 1 << 20 };
         assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), Some(Refused::Failed));
-        space.set_terms(&Terms { memory: 1 << 20, disk: 1 << 20, folder: None });
+        space.set_terms(&Terms { memory: 1 << 20, disk: 0, folder: Some(std::env::temp_dir()) });
         assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), Some(Refused::Disk));
+        // Whoever began while there was a folder ends so, though newer terms have none.
+        space.set_terms(&Terms { memory: 1 << 20, disk: 1 << 20, folder: Some(std::env::temp_dir()) });
+        space.set_terms(&Terms { memory: 1 << 20, disk: 0, folder: None });
+        assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), None);
         space.set_terms(&Terms { memory: 0, disk: 0, folder: Some(std::env::temp_dir()) });
         assert_eq!(hold(&space, Bounds { memory: 1 << 20, disk: 0 }, &bytes(1), 1).err(), Some(Refused::Memory));
         assert_eq!(space.taken(), (0, 0));

@@ -78,14 +78,14 @@ impl Space {
     }
 
     /// Puts terms into effect; one thread at a time may, which is on no core in particular: threads inherit that. What
-    /// is held stays.
+    /// is held stays. Where terms have no folder the last one stays as well, with its bound: nobody who begins by these
+    /// terms holds anything in files, and requests that have begun by earlier ones end by those.
     pub fn set_terms(&self, terms: &Terms) {
         self.memory.set_limit(credits(terms.memory, PIECE_BYTES));
-        self.disk.set_limit(if terms.folder.is_some() { credits(terms.disk, BLOCK_BYTES) } else { 0 });
-        self.folder.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&terms.folder);
-        if terms.folder.is_some() {
-            self.threads();
-        }
+        let Some(folder) = &terms.folder else { return };
+        self.disk.set_limit(credits(terms.disk, BLOCK_BYTES));
+        *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.clone());
+        self.threads();
     }
 
     /// Says in the log that a file cannot be `written to` or `read from`, with its folder and what to do, now and then.
