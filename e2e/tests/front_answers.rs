@@ -508,7 +508,8 @@ fn pages_of_other_origins_are_told_what_they_may() {
     assert_eq!(said(&engine, &get("/", "Origin: https://a.example\r\n")), format!("{ok}{allowed}{shown}\r\nok\n"));
     assert_eq!(said(&engine, &get("/", "Origin: https://c.example\r\n")), format!("{ok}Vary: Origin\r\n\r\nok\n"));
     assert_eq!(said(&engine, &get("/", "")), format!("{ok}Vary: Origin\r\n\r\nok\n"));
-    assert_eq!(said(&engine, &get("/all", "")), format!("{ok}\r\nok\n"));
+    // For a cache, which may give it to a page.
+    assert_eq!(said(&engine, &get("/all", "")), format!("{ok}Access-Control-Allow-Origin: *\r\n\r\nok\n"));
     assert_eq!(
         said_h2(&engine, "/", &["-H", "Origin: https://a.example"]),
         format!(
@@ -535,12 +536,28 @@ fn what_a_route_makes_of_vary_does_not_take_the_origin_from_it() {
         route("/removed", "remove = [\"Vary\"]"),
         route("/set", "set = { Vary = \"Accept\" }"),
         route("/longer", "append = { Vary = \"Accept\" }"),
+        // Answers of Propylon's own, a preflight's among them.
+        route("/dead", "remove = [\"Vary\"]").replace("\"app\"", "\"dead\"\nerror_format = \"accept\""),
+        route("/own", "remove = [\"Vary\"]").replace("backend = \"app\"", "respond = { status = 200 }"),
+        route("/own/set", "set = { Vary = \"X\" }").replace("backend = \"app\"", "respond = { status = 200 }"),
+        format!("[backend.dead]\nservers = [\"{}\"]\n", dead()),
     ];
     let engine = Engine::start(&text.concat());
-    for (path, wanted) in [("/removed", "Origin"), ("/set", "Origin,Accept"), ("/longer", "Origin, Accept")] {
+    for (path, wanted) in [
+        ("/removed", "Origin"),
+        ("/set", "Origin,Accept"),
+        ("/longer", "Origin, Accept"),
+        ("/dead", "Accept,Origin"),
+        ("/own", "Origin"),
+        ("/own/set", "X,Origin"),
+    ] {
         let response = engine.client("plain").ask(get(path, "Origin: https://a.example\r\n"));
         assert_eq!(values(&response.head, "Vary").join(","), wanted, "{path}: {}", response.head);
     }
+    let asks = "Origin: https://a.example\r\nAccess-Control-Request-Method: PUT\r\n";
+    let preflight = get("/removed", asks).replace("GET", "OPTIONS");
+    let response = engine.client("plain").ask(preflight);
+    assert_eq!(values(&response.head, "Vary"), ["Origin"], "{}", response.head);
 }
 
 fn lower_names(lines: &str) -> String {

@@ -72,8 +72,11 @@ impl Cors {
         out: &mut Vec<u8>,
     ) {
         let is_any = self.origins.contains(&OriginPattern::Any) && !self.echo.origin;
-        if let Some(origin) = origin(head, text).filter(|origin| self.allows(origin)) {
-            write_line(b"Access-Control-Allow-Origin", if is_any { b"*" } else { origin }, out);
+        // For all origins also without one: a cache may give to a page what somebody else has asked for (Fetch standard,
+        // "CORS protocol and HTTP caches").
+        let named = origin(head, text).filter(|origin| self.allows(origin));
+        if let Some(origin) = if is_any { Some(&b"*"[..]) } else { named } {
+            write_line(b"Access-Control-Allow-Origin", origin, out);
             let is_preflight = is_preflight(head, text);
             out.extend_from_slice(if is_preflight { &self.preflight } else { &self.response });
             if is_preflight {
@@ -193,7 +196,8 @@ mod tests {
         let wanted = "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Methods: *\r\n\
                       Access-Control-Allow-Headers: Authorization, *\r\n";
         assert_eq!(lines(&all, "OPTIONS /", &origin), wanted);
-        assert_eq!(lines(&all, "GET /", ""), "");
+        assert_eq!(lines(&all, "GET /", ""), "Access-Control-Allow-Origin: *\r\n");
+        assert_eq!(lines(&all, "OPTIONS /", preflight), "Access-Control-Allow-Origin: *\r\n", "of no page");
         // With credentials `*` is a name, and what is asked for is named.
         let echo = cors("origins = [\"*\"], methods = [\"*\"], headers = [\"*\"], credentials = true, echo = true");
         let asked = "Origin: https://b.example\r\nAccess-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a, x-b\r\n";
@@ -242,7 +246,7 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&out), wanted, "{theirs}");
             out.clear();
             all.write_lines(request, Some(server), &mut out);
-            assert_eq!(out, b"", "{theirs}");
+            assert_eq!(out, b"Access-Control-Allow-Origin: *\r\n", "{theirs}");
         }
     }
 }

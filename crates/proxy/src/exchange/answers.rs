@@ -38,6 +38,7 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
         let mut lines = answer.lines.to_vec();
         let listener = listener_of(client, request);
         request.asked(&listener).0.write_lines(None, &mut lines);
+        let (of_answer, of_route) = lines.split_at(answer.lines.len());
         let answer = Answer { lines: &lines, ..*answer };
         // The route's changes are of all that goes out, whoever has written it.
         let (ours, others) = texts(&lines);
@@ -49,7 +50,8 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
             return answer_coded(client, request, (&whole, &Answer { lines: &lines, ..answer }));
         };
         let fields = borrowed(&own.fields);
-        let lines = [&own.lines, &change::kept(request, others), beside].concat();
+        let varies = change::kept_vary(request, (of_answer, of_route));
+        let lines = [&own.lines, &change::kept(request, others), &varies, beside].concat();
         let changed = Answer { fields: &fields, content_type: &own.content_type, lines: &lines, ..whole };
         return answer_coded(client, request, (&changed, &changed));
     }

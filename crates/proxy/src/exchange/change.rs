@@ -202,6 +202,19 @@ pub fn kept(request: &Request, lines: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// Lines of Vary, among those of an answer of our own and those that its route adds, by which caches have to go although
+/// the route's changes replace or remove the field: the page goes by Accept, and CORS by the origin.
+#[cold]
+pub fn kept_vary(request: &Request, (of_answer, of_route): (&[u8], &[u8])) -> Vec<u8> {
+    let change = request.steps.as_ref().and_then(|taken| taken.response.as_ref());
+    if change.is_none_or(|change| !change.replaces(b"vary")) {
+        return Vec::new();
+    }
+    let ours = [(of_answer, &b"Vary: Accept\r\n"[..]), (of_route, b"Vary: Origin\r\n")];
+    let has = |lines: &[u8], own: &[u8]| lines.split_inclusive(|byte| *byte == b'\n').any(|line| line == own);
+    ours.into_iter().filter(|(lines, own)| has(lines, own)).flat_map(|(_, own)| own.to_vec()).collect()
+}
+
 /// Entity tag that an answer of our own has with its client.
 pub fn own_tag(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<String> {
     let is_tag = |name: &str| name.eq_ignore_ascii_case("etag");
