@@ -109,10 +109,6 @@ const IN_MATCHES: &[(&[&str], &str)] = &[
     (&["path_prefix", "prefix", "uri"], "path = \"/api\" in [[route]] itself, beside `match`"),
     (&["path_regex", "path_regexp", "regex"], "path = { regex = \"^/a/[0-9]+$\" } in [[route]] itself, beside `match`"),
     (&["remote_ip", "client_ip", "ip", "src", "remote_addr"], "source = \"10.0.0.0/8\""),
-    (
-        &["not", "not_source", "except"],
-        "a route of its own for the requests that are meant not to fit: the more exact one goes before",
-    ),
     (&["headers"], "header = { X-Name = \"value\" }"),
     (&["cookies"], "cookie = { name = \"value\" }"),
 ];
@@ -162,9 +158,22 @@ const IN_BACKENDS: &[(&[&str], &str)] = &[
     (&["sticky_session", "affinity", "session_affinity", "stick_table"], "sticky = { cookie = \"server\" }"),
 ];
 
+/// Cure for conditions that say what is not to hold.
+const NEGATED: &str = "a route of its own for the requests that are meant not to fit: the more exact one goes before";
+
+/// Whether a key says the contrary of what stands behind its first word.
+pub fn negates(key: &str) -> bool {
+    let first = key.split(['_', '-', '.']).next().unwrap_or_default().to_ascii_lowercase();
+    ["not", "no", "non", "except", "exclude", "excluding", "without", "unless"].contains(&first.as_str())
+}
+
 /// Cure: a line in place of a key that a table does not have.
 pub fn cure(title: &str, key: &str) -> Option<&'static str> {
-    let words = match place(title)? {
+    let place = place(title)?;
+    if place == Place::Match && negates(key) {
+        return Some(NEGATED);
+    }
+    let words = match place {
         Place::Route => IN_ROUTES,
         Place::Match => IN_MATCHES,
         Place::Listener => IN_LISTENERS,
@@ -172,6 +181,27 @@ pub fn cure(title: &str, key: &str) -> Option<&'static str> {
     };
     let key = key.to_ascii_lowercase().replace('-', "_");
     words.iter().find(|(words, _)| words.contains(&key.as_str())).map(|(_, cure)| *cure)
+}
+
+/// Variables of nginx, and the facts that are the same.
+const VARIABLES: &[(&str, &str)] = &[
+    ("remote_addr", "{client.ip}"),
+    ("remote_port", "{client.port}"),
+    ("host", "{request.host}"),
+    ("http_host", "{request.host}"),
+    ("scheme", "{request.scheme}"),
+    ("uri", "{request.path}"),
+    ("request_method", "{request.method}"),
+    ("request_id", "{request.id}"),
+    ("ssl_protocol", "{tls.version}"),
+];
+
+/// The first variable of nginx in a text, where facts have another form, and the fact.
+pub fn variable(text: &str) -> Option<(&'static str, &'static str)> {
+    text.split('$').skip(1).find_map(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap_or(rest.len());
+        VARIABLES.iter().copied().find(|(name, _)| *name == &rest[..end])
+    })
 }
 
 /// A table as it is written for a key, by the key as messages show it.
@@ -257,6 +287,15 @@ mod tests {
         assert!(cure("this route", "Strip-Prefix").is_some_and(|cure| cure.contains("strip = ")));
         assert!(cure("`match`", "path").is_some_and(|cure| cure.contains("beside `match`")));
         assert_eq!(cure("this route", "zebra"), None);
+        assert_eq!(cure("`match`", "not_source"), Some(NEGATED));
+        assert!(["not", "not_source", "except-path", "exclude.ip"].iter().all(|key| negates(key)));
+        assert!(["notes", "source", "nobody", "none"].iter().all(|key| !negates(key)));
+        assert_eq!(variable("a $hosts, $remote_addr;"), Some(("remote_addr", "{client.ip}")));
+        assert_eq!(variable("$1 $ $zebra"), None);
+        let known = || crate::Fact::ALL.iter().chain(crate::Fact::OF_REQUESTS);
+        for (_, fact) in VARIABLES {
+            assert!(known().any(|(name, _)| *fact == format!("{{{name}}}")), "{fact}");
+        }
         assert_eq!(cure("[log]", "rewrite"), None);
     }
 }

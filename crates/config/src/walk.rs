@@ -337,7 +337,9 @@ impl<'r, 't> Section<'r, 't> {
         let kind = if self.title.is_empty() { "section" } else { "key" };
         for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_ref())) {
             let what = format!("unknown {kind} `{}`{place}", shown(&entry.key));
-            let fix = match self.report.closest(&entry.key, self.known.iter().copied()) {
+            let close = self.report.closest(&entry.key, self.known.iter().copied());
+            // Whoever writes `not_source` means the contrary of `source`.
+            let fix = match close.filter(|_| !foreign::negates(&entry.key)) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => match foreign::cure(&self.title, &entry.key) {
                     Some(cure) => format!("write {cure}"),
@@ -497,6 +499,13 @@ pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: 
         }
         Value::Boolean(_) if expected == "a table" => "write a table, in braces".to_string(),
         _ if expected == "a boolean" => "write true or false".to_string(),
+        Value::Table(entries) if expected == "a string" && entries.iter().any(|entry| foreign::negates(&entry.key)) => {
+            "write a text in quotes; requests that are meant not to fit have a route of their own".to_string()
+        }
+        _ if expected == "a string" && key == "`host`" => {
+            "write one host in quotes, in a [[route]] for each; patterns are in match = { host = { regex = \"^(a|b)[.]test$\" } }"
+                .to_string()
+        }
         _ if expected == "a string" => "write a text in quotes".to_string(),
         _ => format!("write {expected}"),
     };

@@ -1,6 +1,7 @@
 //! `request_headers` of `[listener.NAME]`: fields made of facts about the client's connection.
 
 use crate::describe::Form;
+use crate::foreign;
 use crate::model::{Fact, Piece, RequestHeader};
 use crate::report::Report;
 use crate::text::Span;
@@ -133,6 +134,10 @@ pub(super) fn pieces(
         let fix = format!("use 1 to {bytes_max} printable ASCII characters without spaces around them");
         report.error(span, what, fix);
         return None;
+    }
+    if let Some((name, fact)) = foreign::variable(value) {
+        let what = format!("`${name}` is sent as these letters: facts have braces here");
+        report.warning(span, what, format!("write {fact} in its place, if that is meant"));
     }
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), value);
     while let Some(open) = rest.find(['{', '}']) {
