@@ -129,7 +129,19 @@ fn passwords_of_files_that_others_have_made_let_their_users_in_and_nobody_else()
 #[test]
 fn trailers_are_no_way_to_pass_for_somebody() {
     let origin = Origin::mirror();
-    let engine = engine(&[("users", &bcrypt("ann", "pw", "4"))], &origin, STAFF);
+    // Another listener, whose routes ask for nothing, and one whose routes go elsewhere.
+    let others = format!(
+        "{STAFF}listener = \"web\"\n[listener.open]\nbind = \"127.0.0.1:0\"\n[[route]]\nlistener = \"open\"\nbackend = \"app\"\n\
+         [listener.other]\nbind = \"127.0.0.1:0\"\n[backend.other]\nservers = [\"{}\"]\n[[route]]\nlistener = \"other\"\nbackend = \"other\"\n",
+        origin.address()
+    );
+    let engine = engine(&[("users", &bcrypt("ann", "pw", "4"))], &origin, &others);
+    for (listener, has_it) in [("open", false), ("other", true)] {
+        let response = engine.client(listener).ask(
+            "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-User: root\r\n\r\n",
+        );
+        assert_eq!(response.text().contains("root"), has_it, "{listener}: {}", response.text());
+    }
     let credentials = basic("ann", "pw");
     let response = engine.client("web").ask(format!(
         "POST / HTTP/1.1\r\nHost: localhost\r\n{credentials}Transfer-Encoding: chunked\r\nTrailer: X-User\r\n\r\n\

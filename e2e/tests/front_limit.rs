@@ -329,6 +329,10 @@ fn what_was_counted_outlives_a_reload_and_lists_are_read_again() {
     std::fs::write(engine.folder().join("friends"), "192.0.2.2\n192.0.2.1/24\n").expect("a list");
     assert!(engine.reload().contains("was refused"));
     assert!(engine.stderr().iter().any(|line| line.contains("friends: line 2: \"192.0.2.1/24\" has bits set")));
+    // One that was cut off within a line: its key is the source, and there are no other values.
+    std::fs::write(engine.folder().join("friends"), "192.0.2.2\n127.0.0").expect("a list");
+    assert!(engine.reload().contains("was refused"));
+    assert!(engine.stderr().iter().any(|line| line.contains("friends: line 2: it is no network and no address")));
     assert_eq!(ask("192.0.2.1", 1), [204]);
     // Another limit begins anew.
     std::fs::write(engine.folder().join("friends"), "\n").expect("a list");

@@ -490,12 +490,21 @@ fn is_by_turns(steps: &Steps) -> bool {
     })
 }
 
-/// Trailers go no further on listeners with routes that tell servers something in fields.
+/// Trailers go no further on listeners with routes to backends that any route tells something in fields: servers may
+/// take a trailer for a field, and do not know which route a request has taken.
 pub(crate) fn keep_trailers_away(config: &mut Config) {
     let tells = |route: &&Route| route.steps.auth.as_ref().is_some_and(|auth| auth.fields().next().is_some());
+    let told: HashSet<usize> = config.routes.iter().filter(tells).flat_map(backends).collect();
+    let is_of_told = |route: &&Route| tells(route) || backends(route).any(|backend| told.contains(&backend));
     let reached = |route: &Route| reached(config, route).map(|(id, _)| id.0).collect::<Vec<_>>();
-    let all: Vec<usize> = config.routes.iter().filter(tells).flat_map(reached).collect();
+    let all: Vec<usize> = config.routes.iter().filter(is_of_told).flat_map(reached).collect();
     all.into_iter().for_each(|id| config.listeners[id].takes_trailers = false);
+}
+
+/// Backends that requests of a route, or copies of them, may go to.
+fn backends(route: &Route) -> impl Iterator<Item = usize> {
+    let first = if let Action::Backend(first) = &route.action { Some(*first) } else { None };
+    first.into_iter().chain(route.steps.named_backends()).map(|id| id.0)
 }
 
 /// A field that lets its sender in is not logged.

@@ -67,6 +67,8 @@ pub struct Loaded {
     parameters: Vec<String>,
     /// Sets that are fetched, whatever the files are.
     fetched: HashMap<FetchId, Arc<Fetched>>,
+    /// Fields that routes tell servers of, by backend.
+    told: HashMap<BackendId, Vec<String>>,
     /// Hashes of what was read.
     contents: BTreeMap<PathBuf, [u8; 32]>,
 }
@@ -101,6 +103,7 @@ impl Loaded {
             key_sets: key_sets.map(|(id, keys)| (id.clone(), Arc::clone(keys))).collect(),
             fetched: self.fetched.clone(),
             parameters: Vec::new(),
+            told: HashMap::new(),
             contents: contents.map(|(path, hash)| (path.clone(), *hash)).collect(),
         }
     }
@@ -159,10 +162,10 @@ impl Loaded {
     }
 
     fn load_beside(config: &Config, known: Option<&Loaded>) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
-        let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
-        let told = told_by_backend(config);
+        let mut problems = Vec::new();
+        let mut loaded = Loaded { told: told_by_backend(config), ..Loaded::default() };
         for route in &config.routes {
-            let withheld = told_names(route, &told);
+            let withheld = told_names(route, &loaded.told);
             let gate = match &route.steps.auth {
                 Some(auth) => loaded.gate(auth, known, withheld, &mut problems),
                 None if withheld.is_empty() => None,
@@ -259,7 +262,10 @@ impl Loaded {
                 };
                 Asked::Token { cookie: jwt.cookie.clone(), tokens: Box::new(Tokens::new(jwt)), keys }
             }
-            Proof::Forward(forward) => Asked::Forward(Box::new(Forward::new(forward))),
+            Proof::Forward(forward) => {
+                let told = self.told.get(&forward.backend).cloned().unwrap_or_default();
+                Asked::Forward(Box::new(Forward::new(forward, told)))
+            }
         })
     }
 }

@@ -41,6 +41,8 @@ pub struct Forward {
     send: Option<Vec<String>>,
     copy: Vec<String>,
     user_from: Option<String>,
+    /// Fields that routes tell the servers of questions: no client's to send there.
+    told: Vec<String>,
 }
 
 /// A question: a request, with its bytes.
@@ -50,9 +52,9 @@ pub struct Question {
 }
 
 impl Forward {
-    pub fn new(config: &propylon_config::Forward) -> Forward {
+    pub fn new(config: &propylon_config::Forward, told: Vec<String>) -> Forward {
         let propylon_config::Forward { backend, host, path, send, copy, user_from, .. } = config.clone();
-        Forward { backend, host, path, send, copy, user_from }
+        Forward { backend, host, path, send, copy, user_from, told }
     }
 
     /// The question about a request. `withheld`: fields that its client cannot send.
@@ -94,7 +96,7 @@ impl Forward {
         let name = field.name.bytes(text);
         let is = |other: &str| is_same_or_lookalike(name, other);
         // A client's own proof is asked about, also where servers get another in its place.
-        let is_forged = withheld.iter().any(|own| is(own)) && !is("Authorization");
+        let is_forged = withheld.iter().chain(&self.told).any(|own| is(own)) && !is("Authorization");
         if is_forged || KEPT_OUT.iter().any(|own| is(own)) {
             return false;
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use propylon_config::{Config, Limit, Route, Throttle, Trust};
+use propylon_config::{Config, Limit, LimitKey, Route, Throttle, Trust};
 use propylon_steps::limits::{Counter, LIST_BYTES_MAX, List, Lists, Secret};
 use propylon_steps::pace::Pace;
 use propylon_tls::{Finding, Severity};
@@ -98,12 +98,13 @@ fn files(limit: &Limit) -> impl Iterator<Item = (&Path, bool)> {
 }
 
 fn read(limit: &Limit, findings: &mut Vec<Finding>) -> Lists {
+    let has_values = limit.key.iter().any(|part| *part != LimitKey::Source);
     let mut all = |files: &[Trust]| {
         let mut list = List::new(*SECRET);
         for file in files {
             let (error, what, fix) = match contents(&file.path) {
                 Err(error) => (Some(error.kind()), error.to_string(), "name a file with a network or a value a line"),
-                Ok(text) => match list.add(&text) {
+                Ok(text) => match list.add(&text, has_values) {
                     Ok(()) => continue,
                     Err((line, what)) => (None, format!("line {line}: {what}"), "mend the line, or begin it with `#`"),
                 },

@@ -10,6 +10,7 @@ fn forward() -> Forward {
         send: None,
         copy: vec!["X-User".into(), "X-Groups".into()],
         user_from: Some("X-User".into()),
+        told: vec!["X-Team".into()],
     }
 }
 
@@ -39,7 +40,7 @@ fn asked(forward: &Forward, trust: propylon_config::Forwarded, text: &str) -> Ve
 #[test]
 fn a_question_has_the_requests_fields_and_nothing_of_its_body_or_its_hop() {
     let text = "POST /a/./b?c=d HTTP/1.1\r\nHost: shop.example:81\r\nCookie: a=b\r\nAuthorization: Bearer x\r\n\
-        X-User: root\r\nx_user: root\r\nContent-Length: 5\r\nContent-Type: text/plain\r\nExpect: 100-continue\r\n\
+        X-User: root\r\nx_user: root\r\nX-Team: root\r\nx_team: root\r\nContent-Length: 5\r\nContent-Type: text/plain\r\nExpect: 100-continue\r\n\
         If-None-Match: \"a\"\r\nRange: bytes=0-1\r\nConnection: X-Hop\r\nX-Hop: 1\r\nX-Forwarded-For: 10.0.0.1\r\n\
         X-Forwarded-Uri: /open\r\nX-Forwarded-Method: GET\r\nX-Original-URL: /open\r\nTE: trailers\r\n\r\n";
     let lines = asked(&forward(), propylon_config::Forwarded::Replace, text);

@@ -32,8 +32,9 @@ impl List {
         List { secret, four: Ranges::default(), six: Ranges::default(), values: HashSet::new() }
     }
 
-    /// Adds the lines of a file. An error has the number of the line, and what is wrong with it.
-    pub fn add(&mut self, text: &[u8]) -> Result<(), (usize, String)> {
+    /// Adds the lines of a file; `has_values`: of a limit whose keys are more than addresses. An error has the number of
+    /// the line, and what is wrong with it.
+    pub fn add(&mut self, text: &[u8], has_values: bool) -> Result<(), (usize, String)> {
         for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
@@ -48,17 +49,20 @@ impl List {
                     "it is no network and no value: it is too long, or has control characters".into(),
                 ));
             }
-            self.add_entry(entry).map_err(|what| (number, what))?;
+            self.add_entry(entry, has_values).map_err(|what| (number, what))?;
         }
         self.four.unite();
         self.six.unite();
         Ok(())
     }
 
-    fn add_entry(&mut self, entry: &[u8]) -> Result<(), String> {
+    fn add_entry(&mut self, entry: &[u8], has_values: bool) -> Result<(), String> {
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let bare = text.split('/').next().unwrap_or_default();
         if bare.parse::<IpAddr>().is_err() {
+            if !has_values {
+                return Err("it is no network and no address, and this limit's key has no other values".into());
+            }
             self.values.insert(self.hash(entry));
             return Ok(());
         }
@@ -128,7 +132,7 @@ mod tests {
 
     fn list(text: &str) -> List {
         let mut list = List::new(Secret([1, 2]));
-        list.add(text.as_bytes()).expect("a list");
+        list.add(text.as_bytes(), true).expect("a list");
         list
     }
 
@@ -156,8 +160,18 @@ mod tests {
         let of = |text: &str, value: &str| self::list(text).has_value(value.as_bytes());
         assert!(of("a b #c", "a b") && of("a b#c", "a b#c") && !self::list("10.0.0.0/8").has_values());
         let long = "x".repeat(LINE_BYTES_MAX);
-        assert!(of(&long, &long) && List::new(Secret([1, 2])).add(format!("{long}x").as_bytes()).is_err());
+        assert!(of(&long, &long) && List::new(Secret([1, 2])).add(format!("{long}x").as_bytes(), true).is_err());
         assert_eq!((list.four.0.len(), list.six.0.len()), (2, 2), "10/8 and 11/8 are one range");
+    }
+
+    #[test]
+    fn a_list_of_addresses_has_nothing_else() {
+        for line in ["127.0.0", "10.0.0.300", "10.0.0.1-10.0.0.9", "127.0.0.1,10.0.0.1", "127.0.0.1# x", "abc"] {
+            let mut list = List::new(Secret([1, 2]));
+            let (number, what) = list.add(format!("10.0.0.1\n{line}\n").as_bytes(), false).expect_err(line);
+            assert_eq!((number, what.contains("no network and no address")), (2, true), "{line}");
+        }
+        assert_eq!(List::new(Secret([1, 2])).add(b"# none\n10.0.0.1 # one\n::/0\n", false), Ok(()));
     }
 
     #[test]
@@ -194,7 +208,7 @@ mod tests {
             ("10.0.0.0/33", 1, "use 0 to 32"),
             ("a\x01b", 1, "control characters"),
         ] {
-            let (number, what) = List::new(Secret([1, 2])).add(text.as_bytes()).unwrap_err();
+            let (number, what) = List::new(Secret([1, 2])).add(text.as_bytes(), true).unwrap_err();
             assert!(number == line && what.contains(part), "{number} {what}");
         }
     }

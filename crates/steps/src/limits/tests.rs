@@ -18,7 +18,7 @@ fn configured(limit: &str) -> Config {
 fn limiters(limit: &str, (exempt, deny): (&str, &str)) -> Vec<Limiter> {
     let list = |text: &str| {
         let mut list = List::new(SECRET);
-        list.add(text.as_bytes()).expect("a list");
+        list.add(text.as_bytes(), true).expect("a list");
         list
     };
     let lists = Arc::new(Lists { exempt: list(exempt), deny: list(deny) });
