@@ -234,4 +234,4 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 use propylon_http::h1::{Limits, Parsed, parse_request};
 
 use super::*;
+use crate::tokens::tests::{HEADER, Issuer, NOW, claims, tokens};
 
 fn head(text: &str) -> RequestHead {
     let mut head = RequestHead::default();
@@ -227,4 +228,55 @@ fn what_is_wrong_with_a_proof_is_said_in_the_challenge_of_its_kind() {
     let Refusal { fault, challenges } = gate.refusal(&looked);
     assert_eq!(fault, Fault::TokenExpired);
     assert_eq!(challenges, ["Key realm=\"restricted\"", "Bearer realm=\"r\", error=\"invalid_token\""]);
+}
+
+/// Fault of a request with these fields, at a time.
+fn fault_at(gate: &Gate, fields: &str, now: u64) -> Option<Fault> {
+    let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    match gate.look((&head(&text), text.as_bytes()), now, &mut Looked::default()) {
+        Look::In(_) => None,
+        Look::Refused(refusal) => Some(refusal.fault),
+        Look::Password(..) | Look::Ask(_) => panic!("a token is judged at once"),
+    }
+}
+
+#[test]
+fn a_token_is_a_proof_alone_and_in_time_and_names_somebody_where_servers_are_told_whom() {
+    let issuer = Issuer::new();
+    let of = |user_to: Option<&str>, cookie: Option<&str>| {
+        let keys = Keys::Read(Arc::clone(&issuer.keys));
+        let asked = Asked::Token { cookie: cookie.map(str::to_string), tokens: Box::new(tokens("")), keys };
+        Gate { user_to: user_to.map(str::to_string), ..gate(asked) }
+    };
+    let token = issuer.sign(HEADER, &claims(r#","sub":"ann""#));
+    let (bearer, cookie) = (format!("Authorization: Bearer {token}\r\n"), format!("Cookie: s={token}\r\n"));
+    assert_eq!(look(&of(Some("X-User"), None), "/", &bearer), Ok(vec![("X-User".into(), "ann".into())]));
+    assert_eq!(fault_at(&of(None, None), &bearer, NOW), None);
+    assert_eq!(fault_at(&of(None, None), &bearer, NOW + 1000), Some(Fault::TokenExpired));
+    assert_eq!(fault_at(&of(None, None), &bearer.repeat(2), NOW), Some(Fault::CredentialsRefused));
+    assert_eq!(fault_at(&of(None, None), &cookie, NOW), Some(Fault::CredentialsMissing));
+    assert_eq!(fault_at(&of(None, Some("s")), &cookie, NOW), None);
+    assert_eq!(fault_at(&of(None, Some("s")), &bearer, NOW), Some(Fault::CredentialsMissing));
+    for twice in [cookie.repeat(2), format!("Cookie: s={token}; s=x\r\n")] {
+        assert_eq!(fault_at(&of(None, Some("s")), &twice, NOW), Some(Fault::CredentialsRefused), "{twice}");
+    }
+    let nobody = format!("Authorization: Bearer {}\r\n", issuer.sign(HEADER, &claims("")));
+    assert_eq!(fault_at(&of(None, None), &nobody, NOW), None);
+    assert_eq!(fault_at(&of(Some("X-User"), None), &nobody, NOW), Some(Fault::CredentialsRefused));
+}
+
+#[test]
+fn keys_are_looked_for_anew_where_a_token_names_one_that_is_not_there_and_for_no_other_fault() {
+    let issuer = Issuer::new();
+    let sign = |issuer: &Issuer, header: &str| format!("Authorization: Bearer {}\r\n", issuer.sign(header, &claims("")));
+    let (forged, none) = (sign(&Issuer::new(), HEADER), sign(&issuer, r#"{"alg":"none","kid":"k2"}"#));
+    let unknown = sign(&issuer, &HEADER.replace("k1", "k2"));
+    let keys = Arc::into_inner(issuer.keys);
+    let fetched = Arc::new(Fetched { keys, ..Fetched::default() });
+    let keys = Keys::Fetched(Arc::clone(&fetched));
+    let gate = gate(Asked::Token { cookie: None, tokens: Box::new(tokens("")), keys });
+    for (fields, is_missed) in [(forged, false), (none, false), (unknown, true)] {
+        assert_eq!(fault_at(&gate, &fields, NOW), Some(Fault::CredentialsRefused));
+        assert_eq!(fetched.is_missed.load(Ordering::Relaxed), is_missed, "{fields}");
+    }
 }

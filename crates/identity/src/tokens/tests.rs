@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use propylon_config::{Proof, Source};
@@ -5,25 +7,25 @@ use serde_json::json;
 
 use super::*;
 
-const NOW: u64 = 1_800_000_000;
+pub(crate) const NOW: u64 = 1_800_000_000;
 
 /// An issuer with a key of its own.
-struct Issuer {
+pub(crate) struct Issuer {
     pair: EcdsaKeyPair,
-    keys: KeySet,
+    pub(crate) keys: Arc<KeySet>,
 }
 
 impl Issuer {
-    fn new() -> Issuer {
+    pub(crate) fn new() -> Issuer {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
         let (x, y) = (Base64UrlUnpadded::encode_string(x), Base64UrlUnpadded::encode_string(y));
         let set = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "kid": "k1", "x": x, "y": y }] }).to_string();
         let keys = KeySet::parse(set.as_bytes(), &[TokenAlgorithm::Es256]).unwrap();
-        Issuer { pair, keys }
+        Issuer { pair, keys: Arc::new(keys) }
     }
 
-    fn sign(&self, header: &str, claims: &str) -> String {
+    pub(crate) fn sign(&self, header: &str, claims: &str) -> String {
         let encode = |text: &str| Base64UrlUnpadded::encode_string(text.as_bytes());
         let signed = format!("{}.{}", encode(header), encode(claims));
         let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
@@ -31,7 +33,7 @@ impl Issuer {
     }
 }
 
-fn tokens(more: &str) -> Tokens {
+pub(crate) fn tokens(more: &str) -> Tokens {
     let text = format!(
         "[listener.a]\nbind='127.0.0.1:80'\n[[route]]\nrespond={{status=200}}\nauth={{jwt={{issuer='https://id.test',\
          audience=['shop','api'],keys_file='k'{more}}}}}\n"
@@ -43,9 +45,9 @@ fn tokens(more: &str) -> Tokens {
     Tokens::new(jwt)
 }
 
-const HEADER: &str = r#"{"alg":"ES256","kid":"k1","typ":"JWT"}"#;
+pub(crate) const HEADER: &str = r#"{"alg":"ES256","kid":"k1","typ":"JWT"}"#;
 
-fn claims(more: &str) -> String {
+pub(crate) fn claims(more: &str) -> String {
     format!(r#"{{"iss":"https://id.test","aud":"shop","exp":{}{more}}}"#, NOW + 60)
 }
 
@@ -90,6 +92,10 @@ fn hostile_tokens_are_refused_for_what_is_wrong_with_them() {
         (r#"{"alg":"ES256","crit":["exp"]}"#, BadToken::Critical),
         (r#"{"alg":"ES256","crit":[]}"#, BadToken::Critical),
         (r#"{"alg":"ES256","b64":false}"#, BadToken::Critical),
+        // Word that somebody has logged out is from the same issuer, with a signature as good (RFC 8725 §3.11).
+        (r#"{"alg":"ES256","typ":"logout+jwt"}"#, BadToken::Type),
+        (r#"{"alg":"ES256","typ":""}"#, BadToken::Type),
+        (r#"{"alg":"ES256","typ":["JWT"]}"#, BadToken::Malformed),
         ("[]", BadToken::Malformed),
         ("", BadToken::Malformed),
     ] {
@@ -99,6 +105,7 @@ fn hostile_tokens_are_refused_for_what_is_wrong_with_them() {
         (claims(r#","sub":"a","sub":"b""#), BadToken::Malformed),
         (claims(r#","aud":"shop""#), BadToken::Malformed),
         (good.replace("id.test", "id.test/"), BadToken::Issuer),
+        (good.replace("id.test", "ID.test"), BadToken::Issuer),
         (good.replace("\"https://id.test\"", "[\"https://id.test\"]"), BadToken::Issuer),
         (good.replace("shop", "Shop"), BadToken::Audience),
         (good.replace("\"shop\"", "{}"), BadToken::Audience),
@@ -110,6 +117,8 @@ fn hostile_tokens_are_refused_for_what_is_wrong_with_them() {
         (good.replace(&(NOW + 60).to_string(), "-1"), BadToken::Claim),
         (good.replace(&(NOW + 60).to_string(), "1e400"), BadToken::Malformed),
         (good.replace(&(NOW + 60).to_string(), &(NOW - 31).to_string()), BadToken::Expired),
+        // At its end it is over (RFC 7519 §4.1.4), half a minute later by the leeway.
+        (good.replace(&(NOW + 60).to_string(), &(NOW - 30).to_string()), BadToken::Expired),
         (claims(&format!(r#","nbf":{}"#, NOW + 31)), BadToken::NotYetValid),
         (claims(&format!(r#","iat":{}"#, NOW + 31)), BadToken::NotYetValid),
         (claims(r#","sub":1"#), BadToken::Claim),
@@ -130,6 +139,11 @@ fn what_is_signed_by_another_or_not_in_the_one_way_of_writing_is_refused() {
     let token = issuer.sign(HEADER, &claims(""));
     assert!(tokens.check(token.as_bytes(), &issuer.keys, NOW).is_ok());
     assert_eq!(check(&Issuer::new().sign(HEADER, &claims(""))), BadToken::Signature);
+    // Nothing of what it says is looked at before that.
+    for claims in [claims("").replace(&(NOW + 60).to_string(), "1"), claims("").replace("shop", "x"), String::new()] {
+        assert_eq!(check(&Issuer::new().sign(HEADER, &claims)), BadToken::Signature, "{claims}");
+    }
+    assert_eq!(check(&issuer.sign(HEADER, "")), BadToken::Malformed, "no claims are no proof");
     let (signed, signature) = token.rsplit_once('.').unwrap();
     assert_eq!(check(&format!("{signed}.")), BadToken::Signature);
     assert_eq!(check(&format!("{signed}.{}", Base64UrlUnpadded::encode_string(&[0; 64]))), BadToken::Signature);
@@ -158,6 +172,13 @@ fn what_is_signed_by_another_or_not_in_the_one_way_of_writing_is_refused() {
     };
     assert_eq!((check(r#","typ":"at+JWT""#), check(r#","typ":"application/at+jwt""#)), (Ok(()), Ok(())));
     assert_eq!((check(r#","typ":"JWT""#), check("")), (Err(BadToken::Type), Err(BadToken::Type)));
+    // `application/` is left out only where no other slash is left (RFC 7515 §4.1.9).
+    let typed = self::tokens(",type='application/x/y'");
+    let check = |kind: &str| {
+        let token = issuer.sign(&format!(r#"{{"alg":"ES256","typ":"{kind}"}}"#), &claims(""));
+        typed.check(token.as_bytes(), &issuer.keys, NOW).map(|_| ())
+    };
+    assert_eq!((check("application/X/y"), check("x/y")), (Ok(()), Err(BadToken::Type)));
 }
 
 #[test]
