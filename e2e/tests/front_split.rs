@@ -296,6 +296,33 @@ fn trailers_of_bodies_that_are_held_go_on_unless_an_entry_changes_fields_of_requ
     assert!(text.contains("X-Side: it") && text.contains("hello") && !text.contains("X-Sum"), "{text}");
 }
 
+/// Trailers of a side's responses go on without what its entry or the route writes or removes: some merge them into the
+/// head.
+#[test]
+fn trailers_of_a_side_go_on_without_the_fields_that_its_entry_or_the_route_changes() {
+    let trailers = "X-Sum: 1\r\nX-Side: forged\r\nX-Gone: 2\r\nX-Route: 3\r\n";
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
+    let origin = Origin::always(format!("{head}5\r\nhello\r\n0\r\n{trailers}\r\n"));
+    let backends = [backend("a", &[origin.address()], "")];
+    let entry = "{ name = \"a\", response = { set = { X-Side = \"own\" }, remove = [\"X-Gone\"] } }";
+    let route = format!("backend = [{entry}]\nresponse = {{ remove = [\"X-Route\"] }}\n");
+    let plain = "[[route]]\npath = \"/plain\"\nbackend = [{ name = \"a\" }]\nresponse = { remove = [\"X-Route\"] }\n";
+    let engine = Engine::start(&config(&backends, &format!("{route}{plain}")));
+    for (path, wanted) in [("/", "X-Sum: 1\r\n"), ("/plain", "X-Sum: 1\r\nX-Side: forged\r\nX-Gone: 2\r\n")] {
+        let mut client = engine.client("plain");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n\r\n"));
+        let text = String::from_utf8_lossy(&client.read_to_end().0).into_owned();
+        assert!(text.ends_with(&format!("5\r\nhello\r\n0\r\n{wanted}\r\n")), "{path}: {text}");
+        let mut http2 = Http2::start(&engine);
+        http2.get(1, path);
+        let frames: Vec<_> = std::iter::from_fn(|| Some(http2.next_of(1))).take(3).collect();
+        let last = frames.iter().find(|frame| frame.kind == HEADERS && frame.ends()).expect("trailers");
+        let said = String::from_utf8_lossy(&last.payload).to_ascii_lowercase();
+        let names = ["x-sum", "x-side", "x-gone", "x-route"].map(|name| said.contains(name));
+        assert_eq!(names, [true, path != "/", path != "/", false], "{path}: {said}");
+    }
+}
+
 #[test]
 fn a_cookie_keeps_a_client_at_its_side() {
     let (engine, _origins) = two(&format!("{SPLIT}\nsticky = {{ cookie = \"side\", ttl = \"1h\" }}"));
@@ -323,6 +350,37 @@ fn a_cookie_keeps_a_client_at_its_side() {
     assert!(sides.values().any(|known| Some(known) == cookie(&response.head, "side").as_ref()), "a new one");
     let https = curl(&["-sk", "-D-", "-o/dev/null", &engine.url("web")]).text();
     assert!(https.to_lowercase().contains("; secure; httponly"), "{https}");
+}
+
+/// A fallback is no side: who is sent there for want of a server keeps the cookie, and is back at its side afterwards.
+#[test]
+fn a_client_that_a_fallback_has_answered_keeps_the_cookie_of_its_side() {
+    let origins = [named("a"), named("b"), named("spare")];
+    let text = |drain: bool| {
+        let a = format!("[backend.a]\nservers = [{{ address = \"{}\", drain = {drain} }}]\n", origins[0].address());
+        let [b, spare] = ["b", "spare"].map(|name| {
+            let at = if name == "b" { &origins[1] } else { &origins[2] };
+            backend(name, &[at.address()], "sticky = { cookie = \"seat\" }")
+        });
+        let route =
+            "backend = [{ name = \"a\" }, { name = \"b\" }]\nsticky = { cookie = \"side\" }\nfallback = \"spare\"";
+        config(&[a, b, spare], route)
+    };
+    let engine = Engine::start(&text(false));
+    let mut client = engine.client("plain");
+    let own = loop {
+        let response = client.get("/");
+        if response.text() == "a" {
+            break cookie(&response.head, "side").expect("a cookie");
+        }
+    };
+    for (drain, wanted, seat) in [(true, "spare", true), (false, "a", false)] {
+        engine.rewrite(&text(drain));
+        engine.reload();
+        let response = engine.client("plain").ask(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {own}\r\n\r\n"));
+        let given = ["side", "seat"].map(|name| cookie(&response.head, name).is_some());
+        assert_eq!((response.text().as_str(), given), (wanted, [false, seat]));
+    }
 }
 
 #[test]
@@ -556,6 +614,22 @@ fn statuses_that_a_route_names_are_asked_again_and_others_are_the_clients() {
             assert_eq!(engine.metric("propylon_server_outcomes_total", &failures), failed, "{statuses:?} {method}");
         }
     }
+}
+
+/// A body half of which has left cannot be sent again: the status that would be asked again is the client's.
+#[test]
+fn a_status_that_comes_before_all_of_a_body_is_the_clients() {
+    let origin = Origin::scripted(|peer| {
+        peer.read_head();
+        peer.send("HTTP/1.1 503 Said\r\nContent-Length: 5\r\n\r\nlater");
+    });
+    let retries = "retries = { attempts = 2, on = [503], backoff = \"1ms\" }";
+    let engine =
+        Engine::start(&config(&[backend("a", &[origin.address()], "")], &format!("backend = \"a\"\n{retries}")));
+    let mut client = engine.client("plain");
+    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\nhalf of it");
+    let response = client.read_response();
+    assert_eq!((response.status, response.text().as_str(), origin.connections()), (503, "later", 1));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use propylon_e2e::engine::with;
 use propylon_e2e::nginx::Nginx;
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -158,6 +159,54 @@ fn what_is_repeated_after_a_stale_connection_has_a_new_one() {
     assert_eq!(origin.connections(), 4);
     let asked = origin.received_text().matches("GET / ").count();
     assert_eq!(asked, 2, "the other idle ones are likely to be stale as well, and are not tried");
+}
+
+/// A request keeps the place that its stale connection has left, in front of those who wait; there is one of it.
+#[test]
+fn the_place_of_a_stale_connection_is_its_requests_and_comes_back_once() {
+    let (go_on, is_told) = channel::<()>();
+    let is_told = Mutex::new(is_told);
+    let origin = Origin::scripted(move |peer| {
+        while let Some(request) = peer.read_request() {
+            let is_stale = peer.number == 0 && request.starts_with(b"GET /stale");
+            if is_stale || request.starts_with(b"GET /held") {
+                let _ = is_told.lock().expect("one request at a time").recv_timeout(WAIT_MAX);
+            }
+            if is_stale {
+                return peer.close();
+            }
+            peer.send(HELLO);
+        }
+    });
+    let server = format!("[\"{}\"]", origin.address());
+    let limited = format!("[{{ address = \"{}\", max_connections = 1 }}]", origin.address());
+    let engine = Engine::start(&with(&[origin.address()], "", "").replace(&server, &limited));
+    get(&mut engine.client("plain"));
+    idle(&engine, 1.0);
+    let mut clients = [(); 2].map(|()| engine.client("plain"));
+    for round in [["/stale", "/behind"], ["/held", "/last"]] {
+        for (client, path) in clients.iter_mut().zip(round) {
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            let is_first = path == round[0];
+            let (metric, labels) = match is_first {
+                true => ("propylon_server_requests_in_flight", [("backend", "app")]),
+                false => ("propylon_queue_depth", [("backend", "app")]),
+            };
+            engine.metric_reaches(metric, &labels, 1.0);
+        }
+        go_on.send(()).expect("the server waits");
+        for client in &mut clients {
+            assert_eq!(client.read_response().text(), "hello\n", "{round:?}");
+        }
+    }
+    let seen = origin.received().into_iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let paths = |text: String| {
+        text.lines()
+            .filter_map(|line| line.strip_prefix("GET ")?.split(' ').next().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let seen: Vec<Vec<String>> = seen.map(paths).collect();
+    assert_eq!(seen, [vec!["/", "/stale"], vec!["/stale", "/behind", "/held", "/last"]]);
 }
 
 #[test]

@@ -268,6 +268,26 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_the_cookie_of_the_backend_that_answered_or_is_given_it() {
+        let cookie = "sticky={cookie='side'}";
+        let divided = split([1, 1], cookie);
+        let [a, b] = [0, 1].map(|side: usize| divided.sides[side].value.clone().unwrap());
+        let has = |split: &Split, cookies: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {cookies}\r\n\r\n");
+            let mut head = RequestHead::default();
+            parse_request(text.as_bytes(), &Limits { head_bytes: 16_384, headers: 100 }, &mut head).unwrap();
+            [0, 1, 2].map(|backend| split.has_cookie_of(BackendId(backend), &head.fields, text.as_bytes()))
+        };
+        assert_eq!(has(&divided, &format!("side={a}")), [true, false, false]);
+        assert_eq!(has(&divided, &format!("x=y; side={b}")), [false, true, false]);
+        // The first that names a side decides, as it does for the choice.
+        assert_eq!(has(&divided, &format!("side=x; side={b}; side={a}")), [false, true, false]);
+        assert_eq!(has(&divided, &format!("other={a}")), [false; 3]);
+        assert_eq!(has(&split([0, 1], cookie), &format!("side={a}")), [false; 3]);
+        assert_eq!(has(&split([1, 1], ""), ""), [true; 3], "nobody is given any");
+    }
+
+    #[test]
     fn a_hash_keeps_a_client_at_its_side_and_those_without_the_field_take_turns() {
         let by_header = split([50, 50], "sticky={key={header='X-User'}}");
         let user = |user: u32| counts(&by_header, 100, |_| format!("X-User: {user}\r\n"));
