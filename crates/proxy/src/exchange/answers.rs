@@ -44,14 +44,14 @@ fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &An
         let (ours, others) = texts(&lines);
         let all: Vec<(&str, &str)> = answer.fields.iter().copied().chain(ours).collect();
         let whole = Answer { fields: &all, lines: &[], ..answer };
-        let Some(own) = change::own_answer(client, request, &whole) else {
+        let Some(own) = change::own_answer(client, request, &whole, others.clone()) else {
             let (lines, others) = ([answer.lines, beside].concat(), [&others, beside].concat());
             let whole = Answer { lines: &others, ..whole };
             return answer_coded(client, request, (&whole, &Answer { lines: &lines, ..answer }));
         };
         let fields = borrowed(&own.fields);
         let varies = change::kept_vary(request, (of_answer, of_route));
-        let lines = [&own.lines, &change::kept(request, others), &varies, beside].concat();
+        let lines = [&own.lines, &varies, beside].concat();
         let changed = Answer { fields: &fields, content_type: &own.content_type, lines: &lines, ..whole };
         return answer_coded(client, request, (&changed, &changed));
     }

@@ -4,11 +4,11 @@
 use std::rc::Rc;
 
 use propylon_config::Fact;
-use propylon_http::h1::{Fields, Reject};
+use propylon_http::h1::{Fields, Reject, RequestHead};
 use propylon_steps::change::OwnFields;
 use propylon_steps::side::{Before, SideChange};
 use propylon_steps::split::Split;
-use propylon_steps::{Changed, Facts, conditions, route_path};
+use propylon_steps::{Changed, Facts, ResponseChange, Tell, conditions, route_path};
 
 use super::heads::forwarded;
 use crate::answer::Answer;
@@ -151,19 +151,42 @@ pub fn write_lines(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSn
     }
 }
 
+/// Calls `make` with what tells facts of a request whose response is changed; `None` where nothing is noted of it.
+fn with_tell<T>(
+    client: &ClientSide<'_>,
+    (changed, id): (Option<&Changed>, Option<&str>),
+    (request, server): ((&RequestHead, &[u8]), Option<&str>),
+    make: impl FnOnce(&Tell<'_>) -> T,
+) -> Option<T> {
+    let tls = |fact| fact_of((client, id), fact);
+    let facts = Facts { changed: changed?, request, server, tls: &tls };
+    Some(make(&|fact, out: &mut Vec<u8>| facts.write(fact, out)))
+}
+
+/// As [`with_tell`], for an answer that no server of the route has given, and the route's changes of it.
+fn with_own_change<T>(
+    client: &ClientSide<'_>,
+    request: &Request,
+    make: impl FnOnce(&ResponseChange, &Tell<'_>) -> T,
+) -> Option<T> {
+    let change = request.steps.as_ref()?.response.as_ref()?;
+    let head = (&request.head, &request.text[..]);
+    let noted = (request.changed.as_deref(), request.id());
+    with_tell(client, noted, (head, None), |tell| make(change, tell))
+}
+
 /// Changes a server's response, whose text is given: what is added to it is among [`Request::lines`].
 pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], backend: &Backend) {
     let id = request.id().map(str::to_owned);
     let Request { head, text: head_text, steps, changed, response, lines, hides_via, note, .. } = request;
-    let Some(changed) = changed.as_deref() else { return };
+    let changed = changed.as_deref();
     // Not counted: the count may lie beside another core's.
-    let Some(change) = response_change(steps.as_deref(), Some(changed)) else { return };
-    let tls = |fact| fact_of((client, id.as_deref()), fact);
+    let Some(change) = response_change(steps.as_deref(), changed) else { return };
     let server = note.server.map(|server| backend.servers[server].label.as_str());
-    let facts = Facts { changed, request: (head, head_text), server, tls: &tls };
-    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
-    change.change_fields((&mut response.fields, text), client.is_tls(), &tell, lines);
-    *hides_via = change.hides_via();
+    with_tell(client, (changed, id.as_deref()), ((head, head_text), server), |tell| {
+        change.change_fields((&mut response.fields, text), client.is_tls(), tell, lines);
+        *hides_via = change.hides_via();
+    });
 }
 
 /// Changes cookies and locations of another service's answer that is passed on: all else is changed with the answers of
@@ -174,32 +197,24 @@ pub fn passed_on(
     (fields, text): (&mut Fields, &[u8]),
     lines: &mut Vec<u8>,
 ) {
-    let steps = request.steps.as_ref();
-    let Some(change) = steps.and_then(|taken| taken.response.as_ref()) else { return };
-    let Some(changed) = request.changed.as_ref() else { return };
-    let tls = |fact| fact_of((client, request.id()), fact);
-    let facts = Facts { changed, request: (&request.head, &request.text), server: None, tls: &tls };
-    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
-    change.change_values((fields, text), &tell, lines);
+    with_own_change(client, request, |change, tell| change.change_values((fields, text), tell, lines));
 }
 
-/// Fields of an answer of our own, changed; none where the route changes none.
+/// Fields of an answer of our own, changed, with those of its lines that are no text and go on; none where the route
+/// changes none. A side's changes are of what comes from there.
 #[cold]
-pub fn own_answer(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<OwnFields> {
-    let change = request.steps.as_ref()?.response.as_ref()?;
-    let changed = request.changed.as_ref()?;
-    let tls = |fact| fact_of((client, request.id()), fact);
-    let facts = Facts { changed, request: (&request.head, &request.text), server: None, tls: &tls };
-    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
-    Some(change.change_own((answer.fields, answer.content_type), client.is_tls(), &tell))
-}
-
-/// Lines of an answer of our own without those that the route replaces or removes.
-pub fn kept(request: &Request, lines: Vec<u8>) -> Vec<u8> {
-    match request.steps.as_ref().and_then(|taken| taken.response.as_ref()) {
-        Some(change) => change.kept_trailers(lines),
-        None => lines,
-    }
+pub fn own_answer(
+    client: &ClientSide<'_>,
+    request: &Request,
+    answer: &Answer<'_>,
+    others: Vec<u8>,
+) -> Option<OwnFields> {
+    let fields = (answer.fields, answer.content_type);
+    with_own_change(client, request, |change, tell| {
+        let mut own = change.change_own(fields, client.is_tls(), tell);
+        own.lines.extend(change.kept_trailers(others));
+        own
+    })
 }
 
 /// Lines of Vary, among those of an answer of our own and those that its route adds, by which caches have to go although
@@ -218,7 +233,7 @@ pub fn kept_vary(request: &Request, (of_answer, of_route): (&[u8], &[u8])) -> Ve
 /// Entity tag that an answer of our own has with its client.
 pub fn own_tag(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<String> {
     let is_tag = |name: &str| name.eq_ignore_ascii_case("etag");
-    match own_answer(client, request, answer) {
+    match own_answer(client, request, answer, Vec::new()) {
         None => answer.fields.iter().find(|(name, _)| is_tag(name)).map(|(_, tag)| (*tag).to_owned()),
         Some(own) => own.fields.into_iter().find(|(name, _)| is_tag(name)).map(|(_, tag)| tag),
     }
