@@ -50,9 +50,16 @@ pub(crate) struct Demand {
 pub(crate) enum Asked {
     Basic { users: Arc<Users>, remember: Duration },
     KeyIn { field: String, keys: Arc<ApiKeys> },
-    KeyInQuery { parameter: String, keys: Arc<ApiKeys> },
+    KeyInQuery { parameter: Parameter, keys: Arc<ApiKeys> },
     Token { cookie: Option<String>, tokens: Box<Tokens>, keys: Keys },
     Forward(Box<Forward>),
+}
+
+/// A parameter of queries that has keys.
+pub(crate) struct Parameter {
+    name: String,
+    /// Name of the variable that it is in PHP.
+    variable: Vec<u8>,
 }
 
 /// Keys of an issuer.
@@ -205,7 +212,7 @@ impl Gate {
             Asked::Basic { users, remember } => basic(users, *remember, credentials(head, text, b"basic")),
             Asked::KeyIn { field, keys } => key(keys, exact(fields_read_as(head, text, field))),
             Asked::KeyInQuery { parameter, keys } => {
-                let value = exact(parameters_read_as(head.query(text), parameter.as_bytes()));
+                let value = exact(parameter.read_as(head.query(text)));
                 key(keys, value.map(|value| value.map(decoded_parameter)).as_ref().map(Option::as_deref))
             }
             Asked::Token { cookie, tokens, keys } => {
@@ -383,7 +390,9 @@ fn exact<'a>(values: impl Iterator<Item = (bool, &'a [u8])>) -> Result<Option<&'
     Ok(only(values)?.and_then(|(is_exact, value)| is_exact.then_some(value)))
 }
 
-/// Fields that servers may read as this one: variables of CGI have `_` for `-` (RFC 3875 §4.1.18).
+/// Fields that servers may read as this one: variables of CGI have `_` for `-` (RFC 3875 §4.1.18). Not by
+/// `is_same_or_lookalike`, which is about the `-` of names of ours: the name here is the operator's, and where that has
+/// `_` the same with `-` is read as it.
 fn fields_read_as<'a>(head: &RequestHead, text: &'a [u8], name: &str) -> impl Iterator<Item = (bool, &'a [u8])> {
     let plain = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     let found = head.fields.iter().filter_map(move |field| {
@@ -394,15 +403,21 @@ fn fields_read_as<'a>(head: &RequestHead, text: &'a [u8], name: &str) -> impl It
     found.collect::<Vec<_>>().into_iter()
 }
 
-/// Parameters of a query with its `?` that servers may read as this one, however the name is spelled.
-fn parameters_read_as<'a>(query: &'a [u8], name: &[u8]) -> impl Iterator<Item = (bool, &'a [u8])> {
-    let query = query.strip_prefix(b"?").unwrap_or(query);
-    query.split(|byte| *byte == b'&').filter_map(move |pair| {
-        let mut parts = pair.splitn(2, |byte| *byte == b'=');
-        let spelled = decoded_parameter(parts.next().unwrap_or_default());
-        let is_exact = spelled == name;
-        (is_exact || variable(&spelled) == variable(name)).then(|| (is_exact, parts.next().unwrap_or_default()))
-    })
+impl Parameter {
+    pub(crate) fn new(name: &str) -> Parameter {
+        Parameter { name: name.to_owned(), variable: variable(name.as_bytes()) }
+    }
+
+    /// Parameters of a query with its `?` that servers may read as this one, however the name is spelled.
+    fn read_as<'a>(&self, query: &'a [u8]) -> impl Iterator<Item = (bool, &'a [u8])> {
+        let query = query.strip_prefix(b"?").unwrap_or(query);
+        query.split(|byte| *byte == b'&').filter_map(|pair| {
+            let mut parts = pair.splitn(2, |byte| *byte == b'=');
+            let spelled = decoded_parameter(parts.next().unwrap_or_default());
+            let is_exact = spelled == self.name.as_bytes();
+            (is_exact || variable(&spelled) == self.variable).then(|| (is_exact, parts.next().unwrap_or_default()))
+        })
+    }
 }
 
 /// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte or a bracket ends it,

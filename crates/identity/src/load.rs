@@ -15,7 +15,7 @@ use propylon_http::h1::RequestHead;
 use zeroize::Zeroizing;
 
 use crate::api_keys::ApiKeys;
-use crate::gate::{Asked, Demand, Gate, Keys, Needed, challenge};
+use crate::gate::{Asked, Demand, Gate, Keys, Needed, Parameter, challenge};
 use crate::key_set::{Fetched, KeySet};
 use crate::lines::BadLine;
 use crate::question::Forward;
@@ -250,7 +250,7 @@ impl Loaded {
                         if !self.parameters.contains(parameter) {
                             self.parameters.push(parameter.clone());
                         }
-                        Asked::KeyInQuery { parameter: parameter.clone(), keys }
+                        Asked::KeyInQuery { parameter: Parameter::new(parameter), keys }
                     }
                     (None, header) => Asked::KeyIn { field: header.clone()?, keys },
                 }

@@ -75,7 +75,7 @@ fn a_password_is_what_follows_the_first_colon_in_the_one_field() {
 
 #[test]
 fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelled() {
-    let gate = gate(Asked::KeyInQuery { parameter: "key".into(), keys: keys() });
+    let gate = gate(Asked::KeyInQuery { parameter: Parameter::new("key"), keys: keys() });
     for target in ["/?key=abc", "/x?a=1&key=%61b%63&b", "/?keys=x&key=abc", "/?%6bey=abc", "/?ke%7A=1&k%65y=abc"] {
         assert!(look(&gate, target, "").is_ok(), "{target}");
     }
@@ -100,7 +100,7 @@ fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelle
         assert_eq!(look(&gate, target, ""), Err(fault), "{target}");
     }
     assert!(look(&gate, "/?key=abc&key.=x&ke=y&+=z", "").is_ok(), "names of other variables");
-    let gate = self::gate(Asked::KeyInQuery { parameter: "api_key".into(), keys: keys() });
+    let gate = self::gate(Asked::KeyInQuery { parameter: Parameter::new("api_key"), keys: keys() });
     assert!(look(&gate, "/?api_key=abc", "").is_ok());
     for alike in ["api.key", "api+key", "api%20key"] {
         assert_eq!(look(&gate, &format!("/?api_key=abc&{alike}=x"), ""), Err(Fault::CredentialsRefused), "{alike}");
@@ -124,6 +124,9 @@ fn a_key_beside_a_field_that_servers_may_read_as_its_own_is_refused() {
             assert_eq!(look(&gate, "/", &fields), Err(Fault::CredentialsRefused), "{fields}");
         }
     }
+    let gate = self::gate(Asked::KeyIn { field: "api_key".into(), keys: keys() });
+    assert!(look(&gate, "/", "API_Key: abc\r\n").is_ok());
+    assert_eq!(look(&gate, "/", "api_key: abc\r\nApi-Key: x\r\n"), Err(Fault::CredentialsRefused));
 }
 
 #[test]
@@ -268,7 +271,8 @@ fn a_token_is_a_proof_alone_and_in_time_and_names_somebody_where_servers_are_tol
 #[test]
 fn keys_are_looked_for_anew_where_a_token_names_one_that_is_not_there_and_for_no_other_fault() {
     let issuer = Issuer::new();
-    let sign = |issuer: &Issuer, header: &str| format!("Authorization: Bearer {}\r\n", issuer.sign(header, &claims("")));
+    let sign =
+        |issuer: &Issuer, header: &str| format!("Authorization: Bearer {}\r\n", issuer.sign(header, &claims("")));
     let (forged, none) = (sign(&Issuer::new(), HEADER), sign(&issuer, r#"{"alg":"none","kid":"k2"}"#));
     let unknown = sign(&issuer, &HEADER.replace("k1", "k2"));
     let keys = Arc::into_inner(issuer.keys);
