@@ -148,6 +148,7 @@ fn config(
            server {{\n\
              listen {address}{listen};\nroot root;\nadd_header X-Origin {name} always;\n{server}\n\
              location /echo {{ return 200 \"$request_method $content_length\"; }}\n\
+             location /gzip-own/ {{ alias root/; gzip on; gzip_min_length 1; gzip_types *; }}\n\
              location /gzip/ {{ alias root/; gzip on; gzip_proxied any; gzip_min_length 1; gzip_types *; }}\n\
              location /moved {{ return 301 http://$http_host/elsewhere; }}\n\
            }}\n\

@@ -142,6 +142,27 @@ fn a_server_is_asked_once_all_of_the_body_is_here_and_the_client_is_told_to_go_o
     assert_eq!(http2.response(1).1, b"content-length: 12000 true false");
 }
 
+/// Whether a request asks for another protocol or not, its body is held: none is switched to in front of a body.
+#[test]
+fn a_request_that_asks_for_an_upgrade_has_its_body_held_all_the_same() {
+    let (scratch, origin) = (Scratch::new(), judge());
+    let engine = Engine::start(&config(&scratch, "", &[origin.address()], "{ request = true }"));
+    let body = body(100_000);
+    for (number, framing) in ["Content-Length: 100000\r\n", "Transfer-Encoding: chunked\r\n"].into_iter().enumerate() {
+        let mut client = engine.client("plain");
+        let all = if number == 0 { body.clone() } else { chunked(&body, 10_000) };
+        let (first, last) = all.split_at(all.len() - 3);
+        client.send(head("POST", &format!("Connection: Upgrade\r\nUpgrade: foo\r\n{framing}")));
+        client.send(first);
+        // Another exchange is over, and no server has heard of this one.
+        assert_eq!(engine.client("plain").get("/").status, 200);
+        let before = origin.received_text();
+        assert_eq!((before.matches("GET ").count(), before.matches("POST ").count()), (number + 1, number));
+        client.send(last);
+        assert_eq!(client.read_response().text(), "content-length: 100000 true false", "{framing}");
+    }
+}
+
 #[test]
 fn a_body_that_is_held_is_sent_again_and_to_the_fallback() {
     let scratch = Scratch::new();

@@ -52,6 +52,25 @@ fn pages_come_through_as_nginx_serves_them() {
     assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0, "all over one connection");
 }
 
+/// As the manual says: nginx takes a request with `Via` for a proxy's.
+#[test]
+fn nginx_compresses_what_has_no_via_and_with_it_where_it_is_told_to() {
+    let nginx = Nginx::start("one");
+    page(&nginx);
+    let asked = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+    for (backend, wanted) in [("", [true, true]), ("via = true", [false, true])] {
+        let engine = Engine::start(&with(&[nginx.address()], "", backend));
+        let mut client = engine.client("plain");
+        let is_coded = ["/gzip-own/index.html", "/gzip/index.html"].map(|path| {
+            let response = client.ask(asked(path));
+            assert_eq!(response.status, 200, "{path}");
+            assert_eq!(response.field("Via"), Some("1.1 propylon"), "responses say so in any case");
+            response.field("Content-Encoding") == Some("gzip")
+        });
+        assert_eq!(is_coded, wanted, "{backend}");
+    }
+}
+
 #[test]
 fn a_large_file_arrives_byte_for_byte() {
     let nginx = Nginx::start("one");

@@ -272,6 +272,39 @@ fn a_websocket_goes_on_beyond_the_limit_of_the_attempt_that_opened_it() {
     assert_eq!(over_http2.hear(), Some((CLOSE, done.to_vec())));
 }
 
+/// The line of a request that has switched is written when its tunnel is over.
+#[test]
+fn what_went_through_a_tunnel_is_in_its_line_and_a_client_that_leaves_is_nobodys_fault() {
+    const UP: usize = 70_000;
+    const DOWN: &[u8] = b"hello behind the head";
+    let origin = Origin::scripted(|peer| {
+        peer.read_head();
+        // The first bytes come with the head.
+        let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: foo\r\n\r\n";
+        peer.send([&head[..], DOWN].concat());
+        if peer.read_exact(UP).is_some() {
+            peer.send(b".");
+        }
+        peer.stall(WAIT_MAX);
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    let asked = "GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: foo\r\n\r\n";
+    client.send(asked);
+    let answered = client.read_head();
+    assert!(answered.starts_with("HTTP/1.1 101 "), "{answered}");
+    assert_eq!(client.read_exact(DOWN.len()), DOWN);
+    client.send(vec![b'u'; UP]);
+    assert_eq!(client.read_exact(1), b".");
+    assert_eq!(engine.metric("propylon_tunnels_total", &[("listener", "plain")]), 1.0);
+    client.reset();
+    let line = engine.logged_path("/tunnel");
+    let bytes = ["bytes_received", "bytes_sent"].map(|name| line[name].as_u64().expect("a number"));
+    assert_eq!(bytes, [asked.len() + UP, answered.len() + 4 + DOWN.len() + 1].map(|count| count as u64), "{line}");
+    assert_eq!((&line["status"], &line["fault"]), (&101.into(), &serde_json::Value::Null), "{line}");
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
+
 #[test]
 fn a_server_that_is_none_of_websocket_refuses_it_like_any_request() {
     let origin = Origin::always("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
