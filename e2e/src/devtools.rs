@@ -1,33 +1,136 @@
 //! A page in Chromium that a story can look at, type into and photograph, by the protocol of the browser's own developer
 //! tools, over a pipe.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{finish, signal};
 use crate::scratch::Scratch;
 use crate::wait::eventually;
 
 /// A browser may take so long to start, or to answer, on a machine with other work.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
+const FLAGS: [&str; 13] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-proxy-server",
+    "--hide-scrollbars",
+    // A page beside others is not slower than one alone.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+];
 
-/// One page, in a browser of its own, which ends with it.
+/// Sends to pages by their sessions; the browser's own answers go to the one without a name.
+type Sessions = Arc<Mutex<HashMap<String, Sender<Value>>>>;
+
+/// The browser of all stories of a process: starting one takes longer than most stories. It ends with the process, at the
+/// end of its pipe, and its folder goes with the next sweep of scratch folders.
+struct Browser {
+    commands: Mutex<ChildStdin>,
+    last: AtomicU64,
+    sessions: Sessions,
+    answers: Mutex<Receiver<Value>>,
+    _child: Child,
+    _profile: Scratch,
+}
+
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Browser {
+    fn of_this_process() -> &'static Browser {
+        static BROWSER: OnceLock<Browser> = OnceLock::new();
+        BROWSER.get_or_init(Browser::start)
+    }
+
+    fn start() -> Browser {
+        let profile = Scratch::new();
+        let mut command = Command::new("sh");
+        // The browser takes commands from descriptor 3 and answers on 4.
+        command.args(["-c", "exec chromium \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null", "chromium"]);
+        command.args(FLAGS);
+        command.arg(format!("--user-data-dir={}", profile.join("profile").display())).arg("about:blank");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+        let (commands, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let (sender, answers) = channel();
+        let sessions = Sessions::default();
+        held(&sessions).insert(String::new(), sender);
+        let known = Arc::clone(&sessions);
+        std::thread::spawn(move || {
+            for message in BufReader::new(output).split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice::<Value>(&message) else { break };
+                let session = message["sessionId"].as_str().unwrap_or_default().to_owned();
+                if let Some(page) = held(&known).get(&session) {
+                    let _ = page.send(message);
+                }
+            }
+            // Whoever waits hears that there is no browser any more.
+            held(&known).clear();
+        });
+        let (commands, answers) = (Mutex::new(commands), Mutex::new(answers));
+        Browser { commands, last: AtomicU64::new(0), sessions, answers, _child: child, _profile: profile }
+    }
+
+    /// Sends a command, and returns the number that its answer will have.
+    fn send(&self, session: &str, method: &str, params: Value) -> std::io::Result<u64> {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut command = json!({ "id": id, "method": method, "params": params });
+        if !session.is_empty() {
+            command["sessionId"] = session.into();
+        }
+        let mut bytes = command.to_string().into_bytes();
+        bytes.push(0);
+        held(&self.commands).write_all(&bytes)?;
+        Ok(id)
+    }
+
+    /// A command to the browser itself, and its answer.
+    #[track_caller]
+    fn call(&self, method: &str, params: Value) -> Value {
+        let answers = held(&self.answers);
+        let id = self.send("", method, params).expect("a browser that listens");
+        answer(&answers, id, method, |_| ())
+    }
+}
+
+/// Waits for the answer with this number; what comes before it is noted.
+#[track_caller]
+fn answer(messages: &Receiver<Value>, id: u64, method: &str, mut note: impl FnMut(&Value)) -> Value {
+    loop {
+        let message = messages.recv_timeout(WAIT_MAX);
+        let mut message = message.unwrap_or_else(|error| panic!("the browser did not answer {method}: {error}"));
+        if message["id"] == id {
+            assert!(message.get("error").is_none(), "{method}: {message}");
+            return message["result"].take();
+        }
+        note(&message);
+    }
+}
+
+/// One page, with cookies and a cache of its own.
 pub struct Page {
-    child: Child,
-    commands: ChildStdin,
-    messages: Receiver<Value>,
+    browser: &'static Browser,
+    context: Value,
     session: String,
-    last: u64,
+    messages: Receiver<Value>,
     console: Vec<String>,
     requested: Vec<String>,
-    _profile: Scratch,
 }
 
 /// How a page is looked at.
@@ -46,72 +149,36 @@ impl Screen {
 impl Page {
     #[track_caller]
     pub fn open(url: &str, screen: Screen) -> Page {
-        let profile = Scratch::new();
-        let mut command = Command::new("sh");
-        // The browser takes commands from descriptor 3 and answers on 4.
-        command.args(["-c", "exec chromium \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null", "chromium"]);
-        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]);
-        command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-        command.args(["--no-proxy-server", "--hide-scrollbars"]);
-        command.arg(format!("--user-data-dir={}", profile.join("profile").display())).arg("about:blank");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
-        let (commands, answers) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let browser = Browser::of_this_process();
+        let context = browser.call("Target.createBrowserContext", json!({}))["browserContextId"].clone();
+        let target = json!({ "url": "about:blank", "browserContextId": context, "newWindow": true });
+        let target = browser.call("Target.createTarget", target)["targetId"].clone();
+        let attached = browser.call("Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
+        let session = attached["sessionId"].as_str().expect("a session").to_owned();
         let (sender, messages) = channel();
-        std::thread::spawn(move || {
-            for message in BufReader::new(answers).split(0).map_while(Result::ok) {
-                let Ok(message) = serde_json::from_slice::<Value>(&message) else { break };
-                if sender.send(message).is_err() {
-                    break;
-                }
-            }
-        });
-        let (console, requested) = (Vec::new(), Vec::new());
-        let session = String::new();
-        let mut page = Page { child, commands, messages, session, last: 0, console, requested, _profile: profile };
-        let target = page.call("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();
-        let attached = page.call("Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
-        page.session = attached["sessionId"].as_str().expect("a session").to_owned();
+        held(&browser.sessions).insert(session.clone(), sender);
+        let mut page = Page { browser, context, session, messages, console: Vec::new(), requested: Vec::new() };
         for domain in ["Page", "Runtime", "Log", "Network"] {
             page.call(&format!("{domain}.enable"), json!({}));
         }
-        page.look(screen);
-        page.call("Page.navigate", json!({ "url": url }));
+        page.call("Emulation.setFocusEmulationEnabled", json!({ "enabled": true }));
+        page.visit(url, screen);
         page
+    }
+
+    /// Goes elsewhere, or to the same place anew.
+    #[track_caller]
+    pub fn visit(&mut self, url: &str, screen: Screen) {
+        self.look(screen);
+        self.call("Page.navigate", json!({ "url": url }));
     }
 
     /// Sends a command and waits for its answer.
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Value {
-        self.last += 1;
-        let mut command = json!({ "id": self.last, "method": method, "params": params });
-        if !self.session.is_empty() {
-            command["sessionId"] = self.session.clone().into();
-        }
-        let mut bytes = command.to_string().into_bytes();
-        bytes.push(0);
-        self.commands.write_all(&bytes).expect("a browser that listens");
-        loop {
-            let message = self.messages.recv_timeout(WAIT_MAX);
-            let mut message = message.unwrap_or_else(|error| panic!("the browser did not answer {method}: {error}"));
-            if message["id"] == self.last {
-                assert!(message.get("error").is_none(), "{method}: {message}");
-                return message["result"].take();
-            }
-            self.note(&message);
-        }
-    }
-
-    fn note(&mut self, event: &Value) {
-        let params = &event["params"];
-        match event["method"].as_str().unwrap_or_default() {
-            "Runtime.consoleAPICalled" => self.console.push(format!("{}: {}", params["type"], params["args"])),
-            "Runtime.exceptionThrown" => self.console.push(params["exceptionDetails"].to_string()),
-            "Log.entryAdded" => self.console.push(params["entry"].to_string()),
-            "Network.requestWillBeSent" => {
-                self.requested.push(params["request"]["url"].as_str().unwrap_or_default().to_owned());
-            }
-            _ => {}
-        }
+        let id = self.browser.send(&self.session, method, params).expect("a browser that listens");
+        let (console, requested) = (&mut self.console, &mut self.requested);
+        answer(&self.messages, id, method, |event| note(event, console, requested))
     }
 
     /// The value of an expression; of a promise what it comes to.
@@ -214,10 +281,23 @@ impl Drop for Page {
         if std::thread::panicking() {
             eprintln!("--- the page's console ---\n{}", self.console.join("\n"));
         }
-        if let Ok(None) = self.child.try_wait() {
-            signal(self.child.id(), Signal::TERM);
+        held(&self.browser.sessions).remove(&self.session);
+        // A browser that is gone has no page either.
+        let _ = self.browser.send("", "Target.disposeBrowserContext", json!({ "browserContextId": self.context }));
+    }
+}
+
+/// Keeps what a page says and asks for.
+fn note(event: &Value, console: &mut Vec<String>, requested: &mut Vec<String>) {
+    let params = &event["params"];
+    match event["method"].as_str().unwrap_or_default() {
+        "Runtime.consoleAPICalled" => console.push(format!("{}: {}", params["type"], params["args"])),
+        "Runtime.exceptionThrown" => console.push(params["exceptionDetails"].to_string()),
+        "Log.entryAdded" => console.push(params["entry"].to_string()),
+        "Network.requestWillBeSent" => {
+            requested.push(params["request"]["url"].as_str().unwrap_or_default().to_owned());
         }
-        finish(&mut self.child, Duration::from_secs(20), "the browser ends");
+        _ => {}
     }
 }
 

@@ -26,6 +26,12 @@ fn open_at(url: &str, screen: Screen) -> Page {
     page
 }
 
+/// The dashboard opened anew, as another screen has it. The number tells this page from the one before.
+fn open_anew(page: &mut Page, engine: &Engine, screen: Screen, number: usize) {
+    page.visit(&format!("http://{}/?{number}", engine.admin()), screen);
+    page.eventually("the dashboard shows figures", &format!("location.search === '?{number}' && {IS_SERVING}"));
+}
+
 /// Nobody complained, and nobody else was asked for anything.
 #[track_caller]
 fn is_content(page: &mut Page, url: &str) {
@@ -170,13 +176,17 @@ fn routes_are_told_in_words_with_their_traffic_and_lead_to_their_backend() {
 fn routes_are_whole_on_a_desk_and_on_a_phone() {
     let (origin, second) = (Origin::always(HELLO), Origin::always(HELLO));
     let engine = routed(&origin, &second);
-    for (name, screen) in [
+    let mut page = open(&engine, Screen::DESK);
+    for (number, (name, screen)) in [
         ("routes-1280", Screen { width: 1280, height: 800, is_dark: false }),
         ("routes-1280-dark", Screen { width: 1280, height: 800, is_dark: true }),
         ("routes-phone", Screen { width: 390, height: 844, is_dark: false }),
         ("routes-phone-dark", Screen { width: 390, height: 844, is_dark: true }),
-    ] {
-        let mut page = open(&engine, screen);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        open_anew(&mut page, &engine, screen, number);
         page.eventually("routes", "document.querySelectorAll('#routes tbody tr').length == 4");
         assert_eq!(page.evaluate("document.documentElement.scrollWidth"), screen.width, "{name} scrolls sideways");
         assert_eq!(page.evaluate(STUMBLING), Value::Array(Vec::new()), "{name}");
@@ -692,14 +702,18 @@ fn a_phone_shows_all_of_it_without_scrolling_sideways_in_light_and_dark() {
         servers.join(", ")
     ));
     engine.metric_reaches("propylon_server_up", &[("backend", "many")], 0.0);
-    for (name, screen) in [
+    let mut page = open(&engine, Screen::DESK);
+    for (number, (name, screen)) in [
         ("phone-dark", Screen::PHONE),
         ("phone-light", Screen { is_dark: false, ..Screen::PHONE }),
         ("large-phone", Screen { width: 390, height: 844, is_dark: true }),
         ("desk-dark", Screen { is_dark: true, ..Screen::DESK }),
         ("desk", Screen::DESK),
-    ] {
-        let mut page = open(&engine, screen);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        open_anew(&mut page, &engine, screen, number);
         page.eventually("all is shown", "document.querySelectorAll('#servers tbody tr').length > 1");
         let width = page.evaluate("document.documentElement.scrollWidth");
         assert_eq!(width, screen.width, "{name} scrolls sideways");
