@@ -463,7 +463,9 @@ fn goes_on_with_the_token(page: &mut Page, address: &str) {
     click(page, "#ask-go");
     says(page, "In effect as generation 4");
     click(page, "#ask-close");
-    page.eventually("it weighs seven", &format!("[...document.querySelectorAll('#servers tbody tr')].some(row => row.cells[0].textContent === '{address}' && row.cells[8].textContent === '7')"));
+    let heads = "[...document.querySelectorAll('#servers thead th')].map(head => head.textContent)";
+    assert!(page.evaluate(heads).as_array().is_some_and(|heads| heads.contains(&"Connects failed".into())));
+    page.eventually("it weighs seven", &format!("[...document.querySelectorAll('#servers tbody tr')].some(row => row.cells[0].textContent === '{address}' && row.cells[9].textContent === '7')"));
     click(page, "#reload");
     click(page, "#ask-go");
     says(page, "generation 4");
@@ -554,7 +556,8 @@ fn an_error_leads_to_its_server_its_routes_lines_of_the_log_and_a_cure() {
     assert!(attention.contains("1 answer of 5xx, or that never came, in the last minute"), "{attention}");
     // A page that is opened with a link is at its section once everything above has come.
     for (at, link) in ["errors", "events", "servers:down"].into_iter().enumerate() {
-        page.look(if link == "servers:down" { Screen::PHONE } else { Screen::DESK });
+        let phone = Screen { width: 390, height: 844, is_dark: false };
+        page.look(if link == "servers:down" { phone } else { Screen::DESK });
         let url = format!("http://{}/?{at}#{link}", engine.admin());
         page.evaluate(&format!("location.replace('{url}')"));
         let section = link.split(':').next().expect("a name");
@@ -565,11 +568,31 @@ fn an_error_leads_to_its_server_its_routes_lines_of_the_log_and_a_cure() {
                  document.querySelectorAll(`#${{name}} tbody tr`).length > 0) && (() => {{ \
                  const {{ top }} = document.getElementById('{section}').getBoundingClientRect(); \
                  const isEnd = scrollY + innerHeight >= document.documentElement.scrollHeight - 2; \
-                 return Math.abs(top) < 8 || (isEnd && top > 0 && top < innerHeight); }})()"
+                 return Math.abs(top) < 12 || (isEnd && top > 0 && top < innerHeight); }})()"
             ),
         );
     }
+    stays_at_its_place(&mut page);
     is_content(&mut page, &format!("http://{}/", engine.admin()));
+}
+
+/// The section of servers keeps its place whatever comes above it, in a browser that does nothing for it, until
+/// somebody goes elsewhere.
+fn stays_at_its_place(page: &mut Page) {
+    let grows = |page: &mut Page, pixels: u32| {
+        page.evaluate(&format!("document.querySelector('#traffic').style.paddingTop = '{pixels}px'"));
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))");
+        page.evaluate("Math.round(document.querySelector('#servers').getBoundingClientRect().top)")
+    };
+    page.evaluate("document.documentElement.style.overflowAnchor = 'none'");
+    assert_eq!((grows(page, 300), grows(page, 0)), (Value::from(8), Value::from(8)));
+    page.photograph("servers-phone");
+    page.evaluate("scrollTo(0, 0)");
+    page.eventually("it has moved", "document.querySelector('#servers').getBoundingClientRect().top > 300");
+    page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))");
+    let before = page.evaluate("scrollY");
+    grows(page, 300);
+    assert_eq!(page.evaluate("scrollY"), before, "whoever has gone elsewhere stays there");
 }
 
 #[test]

@@ -218,7 +218,7 @@ class Table {
     box.append(this.table, this.all);
     byId(place).append(box);
     // Narrow figures get room before words do: below this the box scrolls, not the page.
-    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20, name: 11, buttons: 9.5 }[kind] || 10))) + "rem");
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20, name: 11, "short-name": 6.7, buttons: 9.5 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
     if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
@@ -360,15 +360,15 @@ const CHANGE_COLUMN = { head: "Change", kind: "buttons", whole: true, cell: serv
 const newServerTable = more => new Table("servers-table", "Servers, the worst first; rates over 5 s, means of the last minute", [
   words("Server", server => server.address, { isRowHead: true, whole: true }),
   { head: "State", kind: "state", whole: true, sort: server => server.rank, cell: serverState },
-  words("Backend", server => server.backend),
+  // A row with buttons has less room for names, and none for connections that idle.
+  words("Backend", server => server.backend, more.length ? { kind: "short-name" } : {}),
   figures("Requests/s", server => serverRate(server, each => each.requests_total)),
   figures("First byte", server => server.first_byte_seconds, duration),
   figures("In flight", server => server.in_flight),
   figures("Connected", server => server.connections, (value) => number(value)),
-  // A row with buttons has no room for all figures.
   ...(more.length ? [] : [figures("Idle", server => server.connections_idle)]),
   figures("Failures/s", server => serverRate(server, each => each.failures_total), number, true),
-  ...(more.length ? [] : [figures("Connects failed", server => server.connect_failures_total, number, false)]),
+  figures("Connects failed", server => server.connect_failures_total),
   figures("Weight", server => server.weight),
   ...more,
 ], { label: "Servers" });
@@ -1018,13 +1018,16 @@ for (const [name, input] of filters) {
     if (input.value) { input.value = ""; input.dispatchEvent(new Event("input")); event.preventDefault(); } else input.blur();
   });
 }
-// The section that a link led to before what is above it had come, until all of it has, or somebody goes elsewhere.
-const SETTLED_SAMPLES = 3;
-let ledTo = null;
+// The section that a link led to: it stays at its place, whatever comes and goes above it, until somebody goes elsewhere.
+// Some browsers do so themselves, Safari does not.
+let ledTo = null, held = null;
+const layout = () => [ledTo.getBoundingClientRect().top + scrollY, document.documentElement.scrollHeight].map(Math.round).join();
 const settle = () => {
-  if (ledTo) ledTo.scrollIntoView({ behavior: "instant" });
-  if (samples.length >= SETTLED_SAMPLES) ledTo = null;
+  if (!ledTo || held && held.layout === layout()) return;
+  ledTo.scrollIntoView();
+  held = { layout: layout(), top: scrollY };
 };
+new ResizeObserver(settle).observe(document.body);
 const follow = () => {
   const [name, ...rest] = location.hash.slice(1).split(":");
   const filter = filters.find(([known]) => known === name);
@@ -1034,13 +1037,16 @@ const follow = () => {
   const section = byId(name);
   if (!section || section.tagName !== "SECTION") return;
   section.tabIndex = -1;
-  section.scrollIntoView();
-  if (samples.length < SETTLED_SAMPLES) ledTo = section;
+  ledTo = section;
+  held = null;
+  settle();
   // Whoever types already, since the event comes late, goes on typing.
   if (!filters.some(([, input]) => input === document.activeElement)) section.focus({ preventScroll: true });
 };
 addEventListener("hashchange", follow);
 for (const kind of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(kind, () => { ledTo = null; }, { passive: true });
+// A search in the page, a reader of screens: it moves, and nothing has changed its size.
+addEventListener("scroll", () => { if (ledTo && Math.abs(scrollY - held.top) > 1 && held.layout === layout()) ledTo = null; }, { passive: true });
 document.addEventListener("keydown", event => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
   if (event.key !== "/" || isTyping || byId("ask").open || event.ctrlKey || event.metaKey || event.altKey) return;
