@@ -67,7 +67,12 @@ pub fn change(change: &Value) -> String {
 /// The first of these changes for the log, each in a line of limited length, and how many more there are. Of routes and
 /// other tables that came or went their names are told; one that went and came has changed.
 pub fn changes(all: &[Value]) -> Vec<String> {
-    let entry = |change: &Value, key: &str| Some((path_of(change), entry_name(change.get(key)?)?));
+    let entry = |change: &Value, key: &str| {
+        let path = path_of(change);
+        // Names are made of the rest: a withheld value is in no name either.
+        let name = entry_name(&value(&path, change.get(key)?.clone()))?;
+        Some((path, name))
+    };
     let added: Vec<(String, String)> = all.iter().filter_map(|change| entry(change, "added")).collect();
     let removed: Vec<(String, String)> = all.iter().filter_map(|change| entry(change, "removed")).collect();
     let line = |one: &Value| match (entry(one, "removed"), entry(one, "added")) {
@@ -196,6 +201,15 @@ mod tests {
             "tls.public: read again",
         ];
         assert_eq!(changes(&all), told);
+        let health = json!({ "host": "h.test", "path": "/h?token=canary" });
+        let set = json!({ "name": "canary", "X-Key": "canary" });
+        let named = [
+            json!({ "path": "backend.app.health", "removed": health }),
+            json!({ "path": "route[a.test/].request.set", "added": set }),
+        ];
+        let told =
+            ["backend.app.health \"h.test/h?(withheld)\": removed", "route[a.test/].request.set \"(withheld)\": added"];
+        assert_eq!(changes(&named), told);
         let long = json!({ "path": "log.fields", "from": [], "to": ["x".repeat(500)] });
         all.splice(..1, [long.clone(), long.clone(), long]);
         let lines = changes(&all);
