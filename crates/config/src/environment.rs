@@ -123,6 +123,10 @@ impl Work<'_> {
                 format!("write ${{env:NAME}} or ${{env:NAME:-default}}, with letters, digits and `_`; {}", escape());
             return Err((what, fix));
         }
+        if default.is_some_and(|default| default.contains(OPEN)) {
+            let what = format!("the default of {name} has a variable in it, and they do not stand inside each other");
+            return Err((what, "write the default out, or set the variable itself".into()));
+        }
         let Some(lookup) = self.lookup else {
             let what = format!("${{env:{name}}} is only for configurations in a file of this machine");
             return Err((what, "write the value".into()));
@@ -170,7 +174,7 @@ impl Substituted {
                 }
             }
         }
-        let has_piece = |text: &str| self.values.iter().any(|value| has_piece(text, value));
+        let has_piece = |text: &str| self.values.iter().any(|value| has_piece(text, value) || has_word(text, value));
         if is_here && (has_piece(&message.0) || has_piece(&message.1)) {
             *message = (
                 format!("{} has a value that cannot stand here", shown(&self.written)),
@@ -178,6 +182,16 @@ impl Substituted {
             );
         }
     }
+}
+
+/// Whether a message has a value in it that is shorter than a piece, apart from letters and digits around it.
+fn has_word(message: &str, value: &str) -> bool {
+    let is_short = (1..PIECE_CHARACTERS).contains(&value.chars().count());
+    let is_apart = |beside: Option<char>| beside.is_none_or(|beside| !beside.is_alphanumeric());
+    is_short
+        && message.match_indices(value).any(|(at, _)| {
+            is_apart(message[..at].chars().next_back()) && is_apart(message[at + value.len()..].chars().next())
+        })
 }
 
 /// Whether a message has a piece of a value in it, whatever the case of letters.

@@ -29,6 +29,7 @@ fn lookup(name: &str) -> Option<String> {
         "WORKERS" => "3",
         "YES" => "true",
         "WAIT" => "7s",
+        "SHORT" => "pw!",
         "SIZE" => "32KiB",
         "EMPTY" => "",
         "SECRET" => "hunter2-hunter2",
@@ -251,6 +252,11 @@ fn variables_that_cannot_be_had_are_the_one_thing_that_is_said() {
             "max_lifetime = \"${env:WAIT\"",
             "p.toml:5:17: `${env:` has no `}` after it; write ${env:NAME}; write $${env: for the text ${env: itself",
         ),
+        (
+            "max_lifetime = \"${env:NONE:-${env:WAIT}}\"",
+            "p.toml:5:17: the default of NONE has a variable in it, and they do not stand inside each other; write the \
+             default out, or set the variable itself",
+        ),
     ] {
         assert_eq!(told(line), [expected]);
     }
@@ -281,6 +287,10 @@ fn values_of_variables_are_in_no_message() {
             "hunter2-hunter2".as_bytes().windows(4).any(|piece| text.as_bytes().windows(4).any(|w| w == piece))
         };
         assert!(!told.iter().any(|text| piece(text)), "{told:?}");
+    }
+    for line in ["[backend.c]\nservers = [\"${env:SHORT}:26101\"]", "balance = \"${env:SHORT}\""] {
+        let told = told(line);
+        assert!(!told.is_empty() && !told.iter().any(|text| text.contains("pw!")), "{told:?}");
     }
     assert_eq!(
         told("balance = \"${env:SECRET}\"")[0].split(';').next(),
