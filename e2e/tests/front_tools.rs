@@ -92,6 +92,27 @@ fn a_change_of_an_included_file_is_noticed_and_so_is_a_new_one() {
     holds("the new file's route", || answered(&engine, "two.test") == "200 two");
     put(&engine.folder(), "sites/one.toml", &site("one", &two));
     holds("the changed file's server", || answered(&engine, "one.test") == "200 two");
+
+    // Files that look cut off, and one that cannot be read, are told by name; nothing changes, and the condition holds.
+    let failed = || engine.metric("propylon_config_reloads_total", &[("result", "failed")]);
+    let logged = |words: &str| engine.stderr().iter().any(|line| line.contains(words));
+    let (folder, two) = (engine.folder().display().to_string(), site("two", &two));
+    for (at, name, text, words) in [
+        (1.0, "sites/two.toml", two.trim_end().as_bytes(), "two.toml: its last line has no newline any more"),
+        (2.0, "sites/two.toml", b"", "two.toml: nothing is left in it"),
+        (3.0, "propylon.toml", b"# caf\xe9\n", "propylon.toml:1:6: byte 0xe9 is not UTF-8"),
+    ] {
+        std::fs::write(engine.folder().join("new"), text).expect("a file");
+        std::fs::rename(engine.folder().join("new"), engine.folder().join(name)).expect("a rename");
+        let place = format!("{folder}/{}{words}", if name.starts_with("sites") { "sites/" } else { "" });
+        holds(words, || failed() == at && logged(&place));
+        assert_eq!(engine.metric("propylon_config_last_reload_failed", &[]), 1.0);
+        assert_eq!(answered(&engine, "two.test"), "200 two");
+    }
+    put(&engine.folder(), "sites/two.toml", &two);
+    engine.rewrite(&with_include(SETTINGS));
+    holds("what was told ends", || engine.metric("propylon_config_last_reload_failed", &[]) == 0.0);
+    assert_eq!(failed(), 3.0, "told once");
 }
 
 #[test]

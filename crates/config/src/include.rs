@@ -33,12 +33,14 @@ pub trait Files {
 /// Adds the texts of included files to a text, in which positions then say which file they are in. Faults are kept, to
 /// be reported with those of the text. Relative paths start at `base`.
 pub fn gather(name: Provenance, base: &Path, text: String, files: &mut dyn Files) -> (Provenance, String) {
+    let unended = !text.ends_with('\n');
     if !mentions(&text) {
-        return (name.including(Rest::default()), text);
+        return (name.including(Rest { unended, ..Rest::default() }), text);
     }
     let text = problem::without_mark(&text).to_owned();
     let own = PathBuf::from(&*name);
-    let mut gatherer = Gatherer { base, files, text, rest: Rest::default(), taken: vec![own.clone()], entries: 0 };
+    let rest = Rest { unended, ..Rest::default() };
+    let mut gatherer = Gatherer { base, files, text, rest, taken: vec![own.clone()], entries: 0 };
     gatherer.take_in(0, name.is_json(), &mut vec![own]);
     (name.including(gatherer.rest), gatherer.text)
 }
@@ -113,10 +115,11 @@ impl Gatherer<'_> {
         let lines_before = self.text.bytes().filter(|byte| *byte == b'\n').count();
         let start = self.text.len();
         self.text.push_str(problem::without_mark(&text));
+        let unended = !text.ends_with('\n');
         let name = path.display().to_string();
         let is_json = is_json(&name);
         let lines_before = u32::try_from(lines_before).unwrap_or(u32::MAX);
-        self.rest.parts.push(Part { name, path: path.to_owned(), start, lines_before });
+        self.rest.parts.push(Part { name, path: path.to_owned(), start, lines_before, unended });
         if mentions(&text) {
             inside.push(path.to_owned());
             self.take_in(start, is_json, inside);

@@ -60,7 +60,7 @@ pub use parse::{
     written,
 };
 pub use problem::{Problem, Severity, render, to_json};
-pub use provenance::{Lookup, Named, PUSHED, PUSHED_JSON, Provenance, SOURCE_BYTES_MAX};
+pub use provenance::{FileEnd, Lookup, Named, PUSHED, PUSHED_JSON, Provenance, SOURCE_BYTES_MAX};
 pub use source::Source;
 pub use units::{Share, size_text};
 pub use withheld::without_secrets;

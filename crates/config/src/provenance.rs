@@ -43,6 +43,8 @@ pub(crate) struct Rest {
     pub folders: Vec<PathBuf>,
     /// Faults of the includes themselves: bytes of the whole text, what is wrong, what to do.
     pub faults: Vec<(std::ops::Range<usize>, String, String)>,
+    /// Whether the text of the file that was named ends without a newline.
+    pub unended: bool,
 }
 
 /// An included file.
@@ -56,6 +58,21 @@ pub(crate) struct Part {
     pub start: usize,
     /// Lines of the whole text before its first.
     pub lines_before: u32,
+    /// Whether its own text ends without a newline.
+    pub unended: bool,
+}
+
+/// How a file of a configuration ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileEnd<'p> {
+    /// The file as messages name it.
+    pub name: &'p str,
+    /// Whether it is read as JSON, which ends where its value does.
+    pub is_json: bool,
+    /// Whether its last line has a newline.
+    pub has_newline: bool,
+    /// Whether there is nothing in it.
+    pub is_blank: bool,
 }
 
 impl Provenance {
@@ -120,6 +137,19 @@ impl Provenance {
     pub fn line(&self, line: u32) -> String {
         let (name, at) = self.place(At { line, column: 1, length: 1 });
         if name == self.name { format!("line {}", at.line) } else { format!("{name}, line {}", at.line) }
+    }
+
+    /// How the file that was named ends in this text, and each that it includes.
+    pub(crate) fn ends<'p>(&'p self, text: &'p str) -> Vec<FileEnd<'p>> {
+        let end = |name: &'p str, unended: bool| FileEnd {
+            name,
+            is_json: is_json(name),
+            has_newline: !unended,
+            is_blank: self.text_of(name, text).trim().is_empty(),
+        };
+        let own = self.rest.as_ref().map_or(!text.ends_with('\n'), |rest| rest.unended);
+        let first = FileEnd { is_json: self.is_json(), ..end(&self.name, own) };
+        std::iter::once(first).chain(self.parts().iter().map(|part| end(&part.name, part.unended))).collect()
     }
 
     /// Sorts by file, the one that was named first.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::include;
 use crate::model::At;
 use crate::problem::{self, Problem, render};
-use crate::provenance::{Provenance, SOURCE_BYTES_MAX};
+use crate::provenance::{FileEnd, Provenance, SOURCE_BYTES_MAX};
 use crate::text::{Lines, Span};
 
 /// A configuration as it was written.
@@ -56,6 +56,11 @@ impl Source {
     /// The file that a position is in, and the position in that file.
     pub fn place(&self, at: At) -> (&str, At) {
         self.name.place(at)
+    }
+
+    /// How each of its files ends, the one that was named first.
+    pub fn ends(&self) -> Vec<FileEnd<'_>> {
+        self.name.ends(&self.text)
     }
 
     /// Order of problems: by file, the first one first, and by their places there.

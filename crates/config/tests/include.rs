@@ -179,6 +179,31 @@ fn a_file_that_two_patterns_name_is_read_once() {
 }
 
 #[test]
+fn each_file_has_its_own_end() {
+    let source = read(&[
+        ("p.toml", "include = ['*/a.toml', '*.json']\n[process]"),
+        ("s/a.toml", "include = ['t/b.toml']\n[log]"),
+        ("t/b.toml", "# a comment\n"),
+        ("u/a.toml", ""),
+        ("c.json", "{}"),
+    ]);
+    let ends = source.ends();
+    let ends: Vec<_> = ends.iter().map(|end| (end.name, end.has_newline, end.is_blank, end.is_json)).collect();
+    assert_eq!(
+        ends,
+        [
+            ("p.toml", false, false, false),
+            ("s/a.toml", false, false, false),
+            ("t/b.toml", true, false, false),
+            ("u/a.toml", false, true, false),
+            ("c.json", false, false, true),
+        ]
+    );
+    let ends = |text: &str| read(&[("p.toml", text)]).ends().iter().map(|end| end.has_newline).collect::<Vec<_>>();
+    assert_eq!((ends("[log]\n"), ends("[log]")), (vec![true], vec![false]));
+}
+
+#[test]
 fn a_text_that_is_in_no_file_includes_nothing() {
     let source = Source { name: propylon_config::PUSHED.into(), base: "".into(), text: MAIN.into() };
     let problems = parse(&source).expect_err("an error");

@@ -42,7 +42,7 @@ use crate::state::{ClusterText, Leftovers, Pushed, ServerChange, ServerName, Sta
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use crate::withheld;
-use file::WatchedFile;
+use file::{Found, WatchedFile};
 use preparation::{ParsedConfig, PreparedSnapshot, Sources, beside};
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
@@ -405,13 +405,9 @@ impl Reloader {
 
     /// Reads the configuration's file again.
     async fn read_file(&mut self, dry_run: bool) -> Result<Source, Refused> {
-        let unread = |problem: Problem| match sandbox::denial(&self.path) {
-            Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
-            None => problem,
-        };
         let path = self.path.clone();
         let read = beside(move || isolation::read_source(&path)).await?;
-        let file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
+        let file = read.map_err(|problem| Refused::Problems(vec![self.unread(problem)]))?;
         // After a dry run the new text still counts as a change for `process.watch_config`.
         if !dry_run {
             self.file.take(&file);
@@ -577,12 +573,28 @@ impl Reloader {
         }
         let Some(identity) = self.file.changed(&self.path) else { return };
         let path = self.path.clone();
-        let read = beside(move || isolation::read_source(&path).ok()).await;
-        let Some(file) = self.file.found(identity, read.ok().flatten()) else { return };
-        log::info!("{} has changed", self.path.display());
-        match self.change(Change::FileChanged(file), false).await {
-            Ok(done) => self.log_outcome(&done),
-            Err(refused) => log_refused(&refused),
+        let Ok(read) = beside(move || isolation::read_source(&path)).await else { return };
+        match self.file.found(identity, read) {
+            Found::Nothing => {}
+            Found::New(file) => {
+                log::info!("{} has changed", self.path.display());
+                match self.change(Change::FileChanged(file), false).await {
+                    Ok(done) => self.log_outcome(&done),
+                    Err(refused) => log_refused(&refused),
+                }
+            }
+            Found::Unreadable(problem) => {
+                self.conclude_refused(false);
+                log_refused(&Refused::Problems(vec![self.unread(problem)]));
+            }
+        }
+    }
+
+    /// A file's problem with what the sandbox has to do with it.
+    fn unread(&self, problem: Problem) -> Problem {
+        match sandbox::denial(&self.path) {
+            Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
+            None => problem,
         }
     }
 

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use propylon_config::{Problem, Source};
+use propylon_config::{FileEnd, Problem, Source};
 
 use crate::origin::MergedConfig;
 
@@ -25,18 +25,37 @@ pub struct WatchedFile {
     known: Option<FileIdentity>,
     /// Something new, as the last look has found it.
     new: Option<(FileIdentity, String)>,
+    /// Looks in a row that could not read it.
+    unread: u32,
+}
+
+/// Looks in a row that cannot read the file until that is told: who replaces it may take it away for a moment.
+const UNREAD_LOOKS: u32 = 3;
+
+/// Identity of a file that is not there.
+const AWAY: FileIdentity = (0, 0, 0, 0);
+
+/// Outcome of a look.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing that is to be told, or not yet.
+    Nothing,
+    /// A text that is to be taken.
+    New(Source),
+    /// A file that has not been readable for several looks; said once.
+    Unreadable(Problem),
 }
 
 impl WatchedFile {
     pub fn new(taken: &Source) -> WatchedFile {
-        WatchedFile { taken: taken.text.clone(), included: included(taken), known: None, new: None }
+        WatchedFile { taken: taken.text.clone(), included: included(taken), known: None, new: None, unread: 0 }
     }
 
     /// Takes what somebody else has read of it.
     pub fn take(&mut self, file: &Source) {
         self.taken.clone_from(&file.text);
         self.included = included(file);
-        self.new = None;
+        (self.new, self.unread) = (None, 0);
     }
 
     /// Looks at the file. Whoever gets something is to read it, and to say what was found.
@@ -47,51 +66,60 @@ impl WatchedFile {
 
     /// As [`WatchedFile::changed`], at this second since 1970.
     fn changed_at(&mut self, identity: Option<FileIdentity>, now: i64) -> Option<FileIdentity> {
-        // A file that is away for a moment is being replaced.
-        let Some(identity) = identity else {
-            self.new = None;
-            return None;
-        };
+        let identity = identity.unwrap_or(AWAY);
         (self.known != Some(identity) || is_fresh(identity, now)).then_some(identity)
     }
 
-    /// Takes what is new in the file if the look before has found the same.
-    pub fn found(&mut self, identity: FileIdentity, read: Option<Source>) -> Option<Source> {
-        let Some(file) = read else {
-            self.new = None;
-            return None;
+    /// Takes what is new in the file if the look before has found the same. A file that could not be read, and that was
+    /// told, is new in any case: so what was told ends.
+    pub fn found(&mut self, identity: FileIdentity, read: Result<Source, Problem>) -> Found {
+        let file = match read {
+            Ok(file) => file,
+            Err(problem) => {
+                // Another mode of the file would not show in its identity: it is read at every look.
+                (self.known, self.new) = (None, None);
+                self.unread = self.unread.saturating_add(1);
+                return if self.unread == UNREAD_LOOKS { Found::Unreadable(problem) } else { Found::Nothing };
+            }
         };
         self.included = included(&file);
-        if file.text == self.taken {
-            (self.known, self.new) = (Some(identity), None);
-            return None;
+        let was_told = self.unread >= UNREAD_LOOKS;
+        if file.text == self.taken && !was_told {
+            (self.known, self.new, self.unread) = (Some(identity), None, 0);
+            return Found::Nothing;
         }
         if self.new.as_ref().is_none_or(|(seen, text)| *seen != identity || *text != file.text) {
             self.new = Some((identity, file.text));
-            return None;
+            return Found::Nothing;
         }
-        (self.known, self.new) = (Some(identity), None);
+        (self.known, self.new, self.unread) = (Some(identity), None, 0);
         self.taken.clone_from(&file.text);
-        Some(file)
+        Found::New(file)
     }
 }
 
 /// The sign by which a file looks cut off, as by a full disk, or by a look at half of an upload: it has lost the
-/// newline at its end, or all of its routes. Cut at the end of a line, it would be a whole configuration of less. A
-/// warning for whoever asked for the file to be read; nobody has said that it is whole where it was found changed
-/// (`docs/decisions/0082-cut-off-files.md`).
+/// newline at its end, all that it said, or all routes there are. Cut at the end of a line, it would be a whole
+/// configuration of less. A warning for whoever asked for the file to be read; nobody has said that it is whole where it
+/// was found changed (`docs/decisions/0082-cut-off-files.md`).
 pub fn cut_off(before: &MergedConfig, now: &MergedConfig) -> Option<Problem> {
-    let has_newline = |file: &Source| file.text.ends_with('\n');
-    let what = if now.config.routes.is_empty() && !before.config.routes.is_empty() {
-        "no [[route]] is left in it"
-    } else if !now.file.is_json() && has_newline(&before.file) && !has_newline(&now.file) {
-        "its last line has no newline any more"
-    } else {
-        return None;
+    let known = before.file.ends();
+    let cut = |now: FileEnd<'_>| {
+        let before = known.iter().find(|before| before.name == now.name)?;
+        let lost_newline = !now.is_json && before.has_newline && !now.has_newline;
+        let what = match now.is_blank && !before.is_blank {
+            true => "nothing is left in it",
+            false => lost_newline.then_some("its last line has no newline any more")?,
+        };
+        Some((now.name.to_owned(), what))
+    };
+    let (name, what) = match now.config.routes.is_empty() && !before.config.routes.is_empty() {
+        true => (now.file.name.to_string(), "no [[route]] is left in it"),
+        false => now.file.ends().into_iter().find_map(cut)?,
     };
     let fix = "look at its end; where it is meant so, `propylon reload` or SIGHUP takes it; one that is renamed into place is \
                never seen half written";
-    Some(Problem::warning(&now.file.name, None, format!("{what}: it may have been cut off"), fix))
+    Some(Problem::warning(&name, None, format!("{what}: it may have been cut off"), fix))
 }
 
 fn included(file: &Source) -> Vec<PathBuf> {
@@ -134,8 +162,15 @@ mod tests {
             read: impl FnOnce() -> Option<Source>,
         ) -> Option<Source> {
             let identity = self.changed_at(identity, now)?;
-            self.found(identity, read())
+            match self.found(identity, read().ok_or_else(unreadable)) {
+                Found::New(file) => Some(file),
+                Found::Nothing | Found::Unreadable(_) => None,
+            }
         }
+    }
+
+    fn unreadable() -> Problem {
+        Problem::error("a.toml", None, "byte 0xe9 is not UTF-8", "save the file as UTF-8")
     }
 
     fn source(text: &str) -> Source {
@@ -192,5 +227,23 @@ mod tests {
         assert_eq!(at(&mut file, 200, 1, 100, "old"), None);
         let unread = || -> Option<Source> { panic!("there is no reason to read it") };
         assert!(file.settled(Some((1, 3, 100, 0)), 201, unread).is_none());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_once_and_taken_again_whatever_it_says() {
+        let mut file = WatchedFile::new(&source("old"));
+        assert_eq!(at(&mut file, 100, 1, 50, "old"), None);
+        // A directory in its place, say, and then nothing.
+        for identity in [Some((1, 4, 60, 0)), None] {
+            for look in 1..8 {
+                let identity = file.changed_at(identity, 101).expect("it is read at every look");
+                let found = file.found(identity, Err(unreadable()));
+                assert_eq!(matches!(found, Found::Unreadable(_)), look == UNREAD_LOOKS, "{look}: {found:?}");
+                assert!(!matches!(found, Found::New(_)));
+            }
+            assert_eq!(at(&mut file, 111, 1, 50, "old"), None);
+            assert_eq!(at(&mut file, 112, 1, 50, "old").as_deref(), Some("old"), "so what was told ends");
+            assert_eq!(at(&mut file, 113, 1, 50, "old"), None);
+        }
     }
 }
