@@ -420,12 +420,17 @@ impl Parameter {
     }
 }
 
-/// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte or a bracket ends it,
-/// and dots and spaces are `_` (php.net, "Variables From External Sources"). Others take these names as they are.
+/// Name of the variable that PHP makes of a parameter: spaces before it are nothing, a zero byte ends it, and so does a
+/// bracket that is closed; dots, spaces and a bracket that is not closed are `_` (php.net, "Variables From External
+/// Sources", and `php_register_variable_ex`). Others take these names as they are.
 fn variable(name: &[u8]) -> Vec<u8> {
-    let name = name.split(|byte| matches!(byte, 0 | b'[')).next().unwrap_or_default();
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let begin = name.iter().position(|byte| *byte != b' ').unwrap_or(name.len());
-    name[begin..].iter().map(|byte| if matches!(byte, b'.' | b' ') { b'_' } else { *byte }).collect()
+    let name = &name[begin..];
+    let bracket = name.iter().position(|byte| *byte == b'[');
+    let ends = bracket.filter(|bracket| *bracket == 0 || name[*bracket..].contains(&b']'));
+    let name = &name[..ends.unwrap_or(name.len())];
+    name.iter().map(|byte| if matches!(byte, b'.' | b' ' | b'[') { b'_' } else { *byte }).collect()
 }
 
 /// A parameter's name or value without escapes (WHATWG URL §5.1). What is no escape stands for itself.
