@@ -55,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, [("Remote-User", "ann"), ("Remote-User", "bob")])
         if session == "banned":
             return self.answer(403, [("Content-Type", "application/json"), ("X-Why", "banned")], b'{"why":"banned"}')
+        if session == "untyped":
+            return self.answer(403, [], b"<!doctype html><p>no</p>")
         if session == "bytes":
             return self.answer(403, [("X-Where", "caf\xe9")], b"where?")
         if session == "broken":

@@ -113,6 +113,9 @@ fn a_refusal_is_the_clients_answer_whole() {
         let said = curl(&[more, "--include", "--cookie", "session=banned", &engine.url("tls")]).ok().text();
         assert!(said.contains("403") && said.ends_with("{\"why\":\"banned\"}"), "{said}");
         assert_eq!(said.to_lowercase().matches("\r\ncontent-type: application/json\r\n").count(), 1, "{said}");
+        let said = curl(&[more, "--include", "--cookie", "session=untyped", &engine.url("tls")]).ok().text();
+        assert!(said.contains("403") && said.ends_with("<p>no</p>"), "{said}");
+        assert!(!said.to_lowercase().contains("content-type"), "a page without a type stays one: {said}");
         let said = curl(&[more, "--data", "hi", "--cookie", "session=ann", &engine.url("tls")]).ok().text();
         assert!(said.starts_with("POST / HTTP/1.1\r\n") && said.ends_with("\r\n\r\nhi"), "{said}");
     }

@@ -96,7 +96,7 @@ fn text(status: u16, own: &Own<'_>) -> Vec<u8> {
             h1::write_line(name.as_bytes(), value.as_bytes(), &mut text);
         }
     }
-    if !own.body.is_empty() {
+    if !own.body.is_empty() && !own.content_type.is_empty() {
         h1::write_line(b"Content-Type", own.content_type.as_bytes(), &mut text);
     }
     text.extend_from_slice(format!("Content-Length: {}\r\n\r\n", own.whole).as_bytes());

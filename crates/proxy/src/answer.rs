@@ -10,6 +10,7 @@ pub struct Answer<'a> {
     pub fields: &'a [(&'a str, &'a str)],
     /// Further fields as whole lines.
     pub lines: &'a [u8],
+    /// Type of the body; empty where none is said.
     pub content_type: &'a str,
     pub body: &'a [u8],
     /// The connection ends with it.
@@ -58,7 +59,7 @@ pub fn write_fields(answer: &Answer<'_>, date: &[u8], out: &mut impl FieldWriter
         }
     }
     let may_have_body = !matches!(answer.status, 204 | 304);
-    if may_have_body && (answer.is_call || !answer.body.is_empty()) {
+    if may_have_body && (answer.is_call || !answer.body.is_empty()) && !answer.content_type.is_empty() {
         field("content-type", answer.content_type.as_bytes());
     }
     if may_have_body && !answer.is_call {

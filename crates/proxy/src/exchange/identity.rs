@@ -113,7 +113,8 @@ fn pass_on(
     let mut lines = Vec::new();
     change::passed_on(client, request, (&mut head.fields, text), &mut lines);
     head.fields.write_forwarded(text, &mut lines);
-    let content_type = content_type.as_deref().unwrap_or("application/octet-stream");
+    // A page without a type stays one that browsers look at.
+    let content_type = content_type.as_deref().unwrap_or_default();
     let own = Answer { lines: &lines, content_type, body: &answer.body, ..Answer::plain(answer.head.status) };
     answer_here(client, request, &own)
 }
