@@ -16,7 +16,7 @@ use crate::model::{
     AcmeChallenge, Action, At, Backend, CertificateSource, Conditions, Config, Fact, FactCondition, Forwarded,
     HedgeAfter, HostPattern, LimitKey, Listener, ListenerId, LogField, Ordered, PathChange, PathPattern, Percentile,
     Piece, Priority, Proof, Protocol, Redirect, RedirectPath, Route, ServerProtocol, Side, Steps, TextCondition,
-    TextTest, TlsFact, TlsGroup, TlsProfile, TlsSuite,
+    TextTest, TlsFact, TlsGroup, TlsProfile, TlsSuite, TlsVersion,
 };
 use crate::report::Report;
 use crate::wording::{is_claim, shown};
@@ -778,6 +778,12 @@ fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) 
             let fix = "change `policy` of the [tls.NAME] of its listener, or remove the condition";
             report.error(draft.span, what, fix);
         }
+        if let (HostPattern::Exact(host), Some(test)) = (&draft.route.host, &conditions.host)
+            && !test.fits(host)
+        {
+            let what = never(&format!("its `host` is {host}, which `match.host` leaves out"));
+            report.warning(draft.span, what, "remove one of the two");
+        }
         let is_never_there = |each: &&TextCondition| !is_met_by_absence(&each.test) && is_claim(&each.name);
         if let Some(each) = conditions.header.iter().find(is_never_there) {
             let what = never(&format!("{} of clients goes to no server, and conditions do not see it", each.name));
@@ -812,10 +818,14 @@ fn never_agreed<'c>(
     let group = |tls: &TlsProfile| {
         TlsGroup::ALL.into_iter().any(|group| tls.policy.allows_group(group) && test.fits(group.name()))
     };
+    let version = |tls: &TlsProfile| {
+        TlsVersion::ALL.into_iter().any(|version| tls.policy.allows_version(version) && test.fits(version.fact()))
+    };
     match fact {
         TlsFact::Suite => (!profiles.any(suite)).then_some("cipher suite"),
         TlsFact::Group => (!profiles.any(group)).then_some("group"),
-        TlsFact::Version | TlsFact::ServerName | TlsFact::Alpn | TlsFact::Ja4 => None,
+        TlsFact::Version => (!profiles.any(version)).then_some("version"),
+        TlsFact::ServerName | TlsFact::Alpn | TlsFact::Ja4 => None,
     }
 }
 

@@ -277,6 +277,30 @@ fn conditions_of_routes_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn conditions_that_nobody_can_meet_are_told() {
+    expect_below_good(&[
+        ("[[route]]\nmatch={tls={version='1.1'}}\nbackend='app'", 2, 21, "there is no version of TLS that fits; write \"TLSv1.2\" or \"TLSv1.3\""),
+        ("[[route]]\nmatch={tls={alpn='h3'}}\nbackend='app'", 2, 18, "no protocol that is agreed on by ALPN fits; write \"h2\" or \"http/1.1\""),
+        ("[[route]]\nmatch={client={sha256='AB:CD'}}\nbackend='app'", 2, 23, "\"abcd\" is no SHA-256 in hexadecimal; write what `openssl x509 -noout -fingerprint -sha256` prints"),
+        ("[[route]]\nmatch={client={serial='x1'}}\nbackend='app'", 2, 23, "\"X1\" is no serial number in hexadecimal"),
+        ("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nclient_auth={ca='a',mode='optional'}\n[[route]]\nlistener='b'\nmatch={client={subject={present=false},san='x'}}\nbackend='app'", 9, 1, "warning: this route can never match: `client` asks for a certificate, and for none"),
+        ("[[route]]\nmatch={method=['GET'],grpc={}}\nbackend='app'", 2, 1, "warning: this route can never match: calls of gRPC are POST"),
+        ("[[route]]\nmatch={method=['GET','TRACE']}\nbackend='app'", 2, 22, "warning: requests with TRACE are refused before any route is asked for"),
+        ("[[route]]\nmatch={header={a=' x'}}\nbackend='app'", 2, 18, "warning: this route can never match: blanks around a value are no part of it"),
+        ("[[route]]\nmatch={header={Connection='x'}}\nbackend='app'", 2, 27, "warning: this route can never match: connection is between the client and Propylon alone"),
+        ("[[route]]\nmatch={cookie={a='x;y'}}\nbackend='app'", 2, 18, "warning: this route can never match: a `;` ends a cookie's value"),
+        ("[[route]]\nhost='a.test'\nmatch={host={prefix='b'}}\nbackend='app'", 1, 1, "warning: this route can never match: its `host` is a.test, which `match.host` leaves out"),
+        ("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\npolicy='modern'\n[[route]]\nlistener='b'\nmatch={tls={version='TLS 1.2'}}\nbackend='app'", 7, 1, "this route can never match: its listeners agree on no version that fits; change `policy`"),
+    ]);
+    expect_nothing_below_good(&[
+        "[[route]]\nmatch={client={subject={present=false},san={present=false}}}\nbackend='app'",
+        "[[route]]\nmatch={header={a='x  y',connection={present=false}}}\nbackend='app'",
+        "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\n[[route]]\nlistener='b'\nmatch={tls={version={regex='1.[23]'},alpn={prefix='http'}}}\nbackend='app'",
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn compression_is_checked() {
     let route = |value: &str| format!("[[route]]\npath='/b'\nbackend='app'\ncompress={value}");
     expect_below_good(&[

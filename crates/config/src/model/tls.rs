@@ -250,6 +250,15 @@ impl TlsPolicy {
         }
     }
 
+    /// Whether sessions of this version can come about.
+    pub fn allows_version(&self, version: TlsVersion) -> bool {
+        match self {
+            TlsPolicy::Modern => version == TlsVersion::Tls13,
+            TlsPolicy::Intermediate => true,
+            TlsPolicy::Custom(own) => own.versions.contains(&version),
+        }
+    }
+
     /// Whether keys can be exchanged in this group.
     pub fn allows_group(&self, group: TlsGroup) -> bool {
         match self {
@@ -260,6 +269,16 @@ impl TlsPolicy {
 }
 
 impl TlsVersion {
+    pub(crate) const ALL: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
+
+    /// Name of the version as a fact of a connection.
+    pub(crate) fn fact(self) -> &'static str {
+        match self {
+            TlsVersion::Tls12 => "TLSv1.2",
+            TlsVersion::Tls13 => "TLSv1.3",
+        }
+    }
+
     /// Name of the version in the configuration.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! `match` of `[[route]]`: conditions on what a request is beside its listener, host and path.
 
-use super::suites;
+use super::facts as spelling;
 use crate::describe::Form;
 use crate::model::{ClientFact, Conditions, FactCondition, GrpcCondition, Network, TextCondition, TextTest, TlsFact};
 use crate::report::Report;
@@ -26,12 +26,10 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     let query = texts(&mut section, "query", any_name);
     let cookie = texts(&mut section, "cookie", token);
     let source = networks(&mut section, "source");
-    let client = section
-        .table("client")
-        .map(|section| facts(section, &ClientFact::ALL, |_, _, test| Some(test)))
-        .unwrap_or_default();
     let report = section.report;
-    let of_tls = |fact, span, test| suites::condition(report, fact, span, test);
+    let of_client = |fact, span, test| spelling::of_client(report, fact, span, test);
+    let client = section.table("client").map(|section| facts(section, &ClientFact::ALL, of_client)).unwrap_or_default();
+    let of_tls = |fact, span, test| spelling::of_tls(report, fact, span, test);
     let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL, of_tls)).unwrap_or_default();
     let grpc = section.table("grpc").and_then(grpc);
     let port = ports(&mut section);
@@ -41,6 +39,15 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     section.close();
     if conditions.is_empty() && report.errors() == errors && report.is_whole() {
         report.warning(span, "`match` has no conditions", "remove it, or give it a condition");
+    }
+    if spelling::contradict(&conditions.client) {
+        let what = "this route can never match: `client` asks for a certificate, and for none";
+        report.warning(span, what, "remove `present = false`, or the others");
+    }
+    if conditions.grpc.is_some() && !conditions.method.is_empty() && !conditions.method.iter().any(|one| one == "POST")
+    {
+        let what = "this route can never match: calls of gRPC are POST, which `method` leaves out";
+        report.warning(span, what, "remove `method`, or `grpc`");
     }
     conditions
 }
@@ -59,6 +66,10 @@ fn methods(section: &mut Section<'_, '_>) -> Vec<String> {
         if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
             let what = format!("methods are compared with case: \"{}\" is not \"{}\"", text, text.to_ascii_uppercase());
             report.warning(found.span, what, "write it in upper case");
+        }
+        if matches!(text, "CONNECT" | "TRACE") {
+            let what = format!("requests with {text} are refused before any route is asked for");
+            report.warning(found.span, what, "remove it");
         }
         Some(text.to_string())
     };
@@ -201,6 +212,9 @@ fn texts(
         if key == "header" && name == "host" {
             report.error(entry.key_span, "a host is no condition on a field", "write the route's `host`");
         }
+        if let Some((what, fix)) = never(key, &name, &test) {
+            report.warning(entry.node.span, format!("this route can never match: {what}"), fix);
+        }
         if conditions.iter().any(|other| other.name == name) {
             let what = format!("`{key}` has \"{}\" twice: case does not tell fields apart", shown(&name));
             report.error(entry.key_span, what, "remove one of the two");
@@ -208,6 +222,30 @@ fn texts(
         conditions.push(TextCondition { name, test });
     }
     conditions
+}
+
+/// Reason for which no request has such a text, and what to do.
+fn never(key: &str, name: &str, test: &TextTest) -> Option<(String, &'static str)> {
+    let (text, is_exact) = match test {
+        TextTest::Exact(text) => (text.as_str(), true),
+        TextTest::Prefix(text) => (text.as_str(), false),
+        TextTest::Present | TextTest::Regex(_) => ("", false),
+        TextTest::Absent => return None,
+    };
+    if key == "header" && matches!(name, "connection" | "transfer-encoding") {
+        let what = format!("{name} is between the client and Propylon alone, and conditions do not see it");
+        return Some((what, "remove the condition"));
+    }
+    let is_bared = text.starts_with([' ', '\t']) || is_exact && text.ends_with([' ', '\t']);
+    match key {
+        "header" | "cookie" if is_bared => {
+            Some(("blanks around a value are no part of it (RFC 9110 §5.5)".into(), "remove the blank"))
+        }
+        "cookie" if text.contains(';') => {
+            Some(("a `;` ends a cookie's value (RFC 6265 §4.2)".into(), "write the value in front of it"))
+        }
+        _ => None,
+    }
 }
 
 fn thing(key: &str) -> &'static str {

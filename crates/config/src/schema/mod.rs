@@ -14,6 +14,7 @@ mod cluster;
 mod compress;
 mod conditions;
 mod cors;
+mod facts;
 mod fastcgi;
 mod forwarding;
 mod headers;

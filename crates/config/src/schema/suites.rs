@@ -10,8 +10,6 @@ use crate::wording::{one_of, shown};
 
 const POLICY_FORM: &str = "\"modern\", \"intermediate\" or { versions = [...], suites = [...], groups = [...] }";
 
-const VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
-
 pub(crate) fn policy(section: &mut Section<'_, '_>) -> Option<TlsPolicy> {
     let report = section.report;
     let policies = [("modern", TlsKind::Modern), ("intermediate", TlsKind::Intermediate)];
@@ -35,7 +33,7 @@ enum TlsKind {
 fn custom(report: &Report<'_>, mut section: Section<'_, '_>) -> Option<CustomPolicy> {
     let (span, errors) = (section.span, report.errors());
     let versions = section
-        .list("versions", &[Form::Words(&VERSIONS.map(TlsVersion::name)), Form::String])
+        .list("versions", &[Form::Words(&TlsVersion::ALL.map(TlsVersion::name)), Form::String])
         .map(|list| each(report, "versions", list, version));
     let names: Vec<&str> = TlsSuite::ALL.iter().map(|(_, suite)| suite.name()).collect();
     let suites =
@@ -136,7 +134,7 @@ fn each<T: Copy + PartialEq>(
 
 fn version(report: &Report<'_>, found: Found<&str>) -> Option<TlsVersion> {
     let plain = found.value.trim_start_matches("TLSv").trim_start_matches("TLS ");
-    if let Some(version) = VERSIONS.into_iter().find(|version| version.name() == plain) {
+    if let Some(version) = TlsVersion::ALL.into_iter().find(|version| version.name() == plain) {
         return Some(version);
     }
     let what = match plain {
