@@ -35,10 +35,11 @@ pub fn write(
 fn received<'a>(fields: &'a Fields, text: &'a [u8], header: &str) -> Option<&'a [u8]> {
     let mut lines = fields.iter().filter(|field| is_same_or_lookalike(field.name.bytes(text), header));
     let (first, second) = (lines.next()?, lines.next());
+    let is_lookalike = !first.name.bytes(text).eq_ignore_ascii_case(header.as_bytes());
     let id = first.value.bytes(text);
     let is_sign = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:+/=@".contains(byte);
     let is_id = (1..=ID_BYTES_MAX).contains(&id.len()) && id.iter().all(is_sign);
-    (second.is_none() && is_id).then_some(id)
+    (second.is_none() && !is_lookalike && is_id).then_some(id)
 }
 
 /// A UUID of version 7 (RFC 9562 §5.7): IDs sort by the time they were made at, in milliseconds since 1970; the rest of
@@ -76,6 +77,7 @@ mod tests {
             ("X-Request-ID: a\"b\r\n", None),
             ("X-Request-ID: a\r\nX-Request-ID: a\r\n", None),
             ("X-Request-ID: a\r\nX_Request_ID: b\r\n", None),
+            ("X_Request_ID: b\r\n", None),
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
             let mut head = RequestHead::default();
