@@ -22,20 +22,19 @@ impl Wanted {
     /// Answer for a request for a file of this length, whose tag is `etag`; without one it is empty. In the order of RFC 9110
     /// §13.2.2; files have no dates, so conditions about these hold for nothing.
     pub fn of(head: &RequestHead, text: &[u8], (length, etag): (usize, &str)) -> Wanted {
-        if !matches!(head.method, Method::Get | Method::Head) {
-            return Wanted::Whole;
-        }
         // Weak tags are none to those who want the same bytes (RFC 9110 §8.8.3.2).
         let is_strong = !etag.is_empty() && !etag.starts_with("W/");
         let strong = |tag: &[u8]| tag == b"*" || is_strong && tag == etag.as_bytes();
         // A tag that is weak since the file was compressed on its way is the file's for those who only look.
         let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").unwrap_or(tag).to_vec();
         let weak = |tag: &[u8]| tag == b"*" || opaque(tag) == opaque(etag.as_bytes());
+        // Conditions of other methods hold or are false (RFC 9110 §13.1.2): what they would do is not done.
+        let is_read = matches!(head.method, Method::Get | Method::Head);
         if tags(head, text, b"if-match").is_some_and(|mut tags| !tags.any(strong)) {
             return Wanted::Failed;
         }
         if tags(head, text, b"if-none-match").is_some_and(|mut tags| tags.any(weak)) {
-            return Wanted::NotModified;
+            return if is_read { Wanted::NotModified } else { Wanted::Failed };
         }
         // Ranges are of GET alone (RFC 9110 §14.2).
         let mut ranges = values(head, text, b"range");
@@ -131,7 +130,9 @@ mod tests {
             ("GET", "If-Match: W/\"x\"\r\n", Wanted::Failed),
             ("GET", "If-Match: \"x\"\r\nRange: bytes=0-0\r\n", Wanted::Part(0..1)),
             ("GET", "If-Match: *\r\n", Wanted::Whole),
-            ("POST", "If-None-Match: *\r\nIf-Match: \"a\"\r\nRange: bytes=0-0\r\n", Wanted::Whole),
+            ("POST", "If-None-Match: *\r\n", Wanted::Failed),
+            ("PUT", "If-Match: \"a\"\r\nIf-None-Match: \"b\"\r\nRange: bytes=0-0\r\n", Wanted::Whole),
+            ("DELETE", "If-Match: \"b\"\r\n", Wanted::Failed),
             ("GET", "If-None-Match: \"f\"\r\n", Wanted::Whole),
             ("GET", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT\r\n", Wanted::Whole),
             ("HEAD", "Range: bytes=0-0\r\n", Wanted::Whole),
