@@ -55,6 +55,8 @@ pub struct Record<'a> {
     pub status: u16,
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    /// Bytes of heads, which are among `bytes_sent`.
+    pub heads_sent: u64,
     pub durations: Durations,
     pub backend: Option<&'a str>,
     pub server: Option<&'a str>,
@@ -733,6 +735,7 @@ mod tests {
             status: 200,
             bytes_received: 10,
             bytes_sent: 20,
+            heads_sent: 13,
             durations: Durations { first_byte: Some(7), total: 9, ..Durations::default() },
             backend: Some("app"),
             server: Some("127.0.0.1:1"),
@@ -782,7 +785,7 @@ mod tests {
         );
         assert_eq!(
             line(LogFormat::Combined, &[], &record),
-            "::1 - - [20/Nov/2026:22:20:00 +0000] \"GET /a\\x22b\\x5C\\x1B\\xFF HTTP/1.1\" 200 20 \
+            "::1 - - [20/Nov/2026:22:20:00 +0000] \"GET /a\\x22b\\x5C\\x1B\\xFF HTTP/1.1\" 200 7 \
              \"http://b/\\x22\" \"curl/8 \\xFF\""
         );
         let mut text = text.to_vec();
@@ -790,6 +793,11 @@ mod tests {
         let record = Record { head: Some((&head.fields, &text)), ..self::record() };
         let user = line(LogFormat::Combined, &[], &record);
         assert!(user.starts_with("::1 - ann\\x20\\x22x\\x22 [20/"), "{user}");
+        let unread = Record { method: b"", target: b"", protocol: "HTTP/1.1", status: 400, ..self::record() };
+        let unread = line(LogFormat::Combined, &[], &unread);
+        assert!(unread.ends_with(" +0000] \"-\" 400 7 \"-\" \"-\""), "{unread}");
+        let over_h2 = line(LogFormat::Combined, &[], &Record { protocol: "HTTP/2", ..self::record() });
+        assert!(over_h2.contains(" HTTP/2.0\" 200 7 "), "{over_h2}");
         assert_eq!(line(LogFormat::Json, &[fact("user")], &record), "{\"user\":\"ann \\\"x\\\"\"}");
         assert_eq!(clf_text(1_795_213_200), "20/Nov/2026:22:20:00 +0000");
     }

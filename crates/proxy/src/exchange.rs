@@ -399,6 +399,7 @@ fn write_log_line(
         status: note.status,
         bytes_received: note.bytes_received,
         bytes_sent: note.bytes_sent,
+        heads_sent: note.heads_sent,
         durations: Durations {
             handshake,
             head: note.head_us,

@@ -98,6 +98,8 @@ pub struct Note {
     pub route: Option<usize>,
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    /// Bytes of heads, which are among `bytes_sent`.
+    pub heads_sent: u64,
     pub head_us: u64,
     /// Spent in a backend's line.
     pub queue_us: Option<u64>,
@@ -113,6 +115,14 @@ pub struct Note {
     pub fault: Option<Fault>,
     /// Length of the request's ID; 0 where it has none.
     pub id_bytes: u8,
+}
+
+impl Note {
+    /// Counts a head, and what of the body is sent with it.
+    pub fn count_head(&mut self, head: usize, body: usize) {
+        self.heads_sent += head as u64;
+        self.bytes_sent += (head + body) as u64;
+    }
 }
 
 impl Note {

@@ -127,10 +127,12 @@ fn write_text(is_json: bool, bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER-AGENT"`, as Apache httpd's `combined`
-/// and nginx's: what could end a quoted part or the line is written as `\xHH`.
+/// and nginx's: BYTES are those of the body; what could end a quoted part or the line is written as `\xHH`.
 fn write_combined(subject: &Subject<'_>, time: &Time<'_>, out: &mut Vec<u8>) {
     let (client, status, sent, user) = match subject {
-        Subject::Request(record) => (record.client, record.status, record.bytes_sent, record.user()),
+        Subject::Request(record) => {
+            (record.client, record.status, record.bytes_sent.saturating_sub(record.heads_sent), record.user())
+        }
         Subject::Relay(record) => (record.client, 0, record.bytes_sent, None),
     };
     let _ = write!(out, "{} - ", client.ip());
@@ -141,11 +143,14 @@ fn write_combined(subject: &Subject<'_>, time: &Time<'_>, out: &mut Vec<u8>) {
     }
     let _ = write!(out, " [{}] \"", time.clf);
     match subject {
+        // A head that could not be read has no request line with them either.
+        Subject::Request(record) if record.method.is_empty() => out.push(b'-'),
         Subject::Request(record) => {
             escaped(record.method, out);
             out.push(b' ');
             escaped(record.target, out);
-            let _ = write!(out, " {}", record.protocol);
+            let protocol = if record.protocol == "HTTP/2" { "HTTP/2.0" } else { record.protocol };
+            let _ = write!(out, " {protocol}");
         }
         Subject::Relay(record) => {
             out.extend_from_slice(b"- ");

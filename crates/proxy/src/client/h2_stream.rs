@@ -198,7 +198,7 @@ impl Stream {
                 written = crate::answer::write_fields(answer, date.as_bytes(), fields);
             })
         });
-        request.note.bytes_sent += (written + body.len()) as u64;
+        request.note.count_head(written, body.len());
         if is_sent && !body.is_empty() {
             self.send_data(Some(Buffer::exactly(body)), Some(Vec::new()));
         }

@@ -174,7 +174,9 @@ pub fn stage_answer(connection: &mut Connection, request: &mut Request, answer: 
         h1::write_own_response(&response, &mut scratch);
     });
     request.note.status = answer.status;
-    request.note.bytes_sent += scratch.len() as u64;
+    let has_body = request.head.method != Method::Head && !matches!(answer.status, 204 | 304);
+    let body = if has_body { answer.body.len() } else { 0 };
+    request.note.count_head(scratch.len().saturating_sub(body), body);
     connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
 }
 

@@ -185,14 +185,14 @@ impl<'a> Downstream<'a> {
         match &mut self.client {
             ClientSide::Http2(stream) => {
                 stream.send_informational(&request.response, text);
-                request.note.bytes_sent += request.response.length as u64;
+                request.note.count_head(request.response.length, 0);
             }
             ClientSide::Http1(connection) if request.head.version >= Version::Http11 => {
                 let core = std::rc::Rc::clone(&connection.core);
                 let mut scratch = core.scratch.borrow_mut();
                 scratch.clear();
                 h1::write_informational(&request.response, text, &mut scratch);
-                request.note.bytes_sent += scratch.len() as u64;
+                request.note.count_head(scratch.len(), 0);
                 connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
             }
             ClientSide::Http1(_) => {}
@@ -211,7 +211,7 @@ impl<'a> Downstream<'a> {
                 if self.tunnel {
                     request.note.status = 200;
                 }
-                request.note.bytes_sent += head.length as u64;
+                request.note.count_head(head.length, 0);
                 let mut scratch = core.lines.borrow_mut();
                 let lines = request.changes_response.then_some(&request.lines[..]);
                 let says_via = !request.hides_via;
@@ -254,7 +254,7 @@ impl<'a> Downstream<'a> {
                 }
                 let length = request.response.length;
                 let body = &text[length..length + said.first_flight];
-                request.note.bytes_sent += (scratch.len() + body.len()) as u64;
+                request.note.count_head(scratch.len(), body.len());
                 let Connection { stream, wire, .. } = &mut **connection;
                 // Sealed together they are one record; in plaintext a copy is saved.
                 let is_apart = stream.tls.is_none() && scratch.len() + body.len() <= SMALL_BYTES;
