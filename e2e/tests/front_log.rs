@@ -67,6 +67,12 @@ fn fields_are_chosen_in_json_and_in_logfmt() {
             "status": 200, "header.user-agent": "agent/1 \"x\"", "path": "/a?b=%22", "tls.version": "TLSv1.3", "backend": null, "route": "*/",
         });
         assert_eq!(line, wanted);
+        // A head that was read whole is told, though it is refused.
+        let url = format!("https://localhost:{}/expects", engine.address("web").port());
+        curl(&["--http1.1", "-H", "Expect: z", "-A", "agent/2", &url]);
+        let line: serde_json::Value = serde_json::from_str(&lines(&path, 2)[1]).expect("an object");
+        let told = (&line["status"], &line["path"], &line["header.user-agent"]);
+        assert_eq!(told, (&417.into(), &"/expects".into(), &"agent/2".into()));
     }
     std::fs::remove_file(&path).expect("the log");
     let engine = engine(&format!("access = {path:?}\nformat = \"logfmt\"\n{fields}"));

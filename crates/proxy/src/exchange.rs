@@ -256,11 +256,13 @@ pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject
     let fields: &[(&str, &str)] = if reject.status == 405 { &allow } else { &[] };
     request.note.fault = Some(reject.fault);
     // The head is no guide any more: what it says of version or method may be what is wrong with it. Without either it
-    // is a GET in HTTP/1.1.
-    request.head.clear();
+    // is a GET in HTTP/1.1. One that was read whole has been taken.
+    if !reject.is_of_whole_head() || matches!(client, ClientSide::Http2(_)) {
+        request.head.clear();
+    }
     match client {
         ClientSide::Http1(connection) => {
-            request.note.bytes_received = connection.inbox.len() as u64;
+            request.note.bytes_received += connection.inbox.len() as u64;
             request.note.head_us = request.started.elapsed().as_micros() as u64;
         }
         ClientSide::Http2(_) => request.head.version = Version::Http2,

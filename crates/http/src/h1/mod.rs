@@ -101,6 +101,11 @@ impl Reject {
     pub const fn of(fault: Fault) -> Reject {
         Reject { status: fault.status(), fault }
     }
+
+    /// Whether the head was read whole, and is what it says: what is asked for is not done here.
+    pub fn is_of_whole_head(&self) -> bool {
+        self.fault == Fault::UnknownExpectation
+    }
 }
 
 impl std::fmt::Display for Reject {

@@ -735,10 +735,7 @@ pub(crate) fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     };
     let has_body = !matches!(head.body, RequestBody::None | RequestBody::Length(0));
     head.keep_alive = !state.options.close && (modern || state.options.keep_alive);
-    match state.expect {
-        Some(Expect::Unknown) if modern => return Err(Reject::of(Fault::UnknownExpectation)),
-        expect => head.expect_continue = expect.is_some() && modern && has_body,
-    }
+    head.expect_continue = state.expect == Some(Expect::Continue) && modern && has_body;
     if state.upgrades > 1 {
         head.upgrade_list = head.fields.joined(buf, Name::Upgrade);
     }
@@ -748,7 +745,11 @@ pub(crate) fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     }
     head.te_trailers &= modern;
     head.fields.drop_nominated(buf, &state.options);
-    Ok(())
+    // The last of all: the log may then tell of which request.
+    match state.expect == Some(Expect::Unknown) && modern {
+        true => Err(Reject::of(Fault::UnknownExpectation)),
+        false => Ok(()),
+    }
 }
 
 fn finish_host(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {

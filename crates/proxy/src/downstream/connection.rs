@@ -469,6 +469,9 @@ impl Connection {
         .await;
         match arrival {
             Arrival::Head => request.take_head(&mut self.inbox, began.is_some()),
+            Arrival::Refused(ref reject) if reject.is_of_whole_head() => {
+                request.take_head(&mut self.inbox, began.is_some());
+            }
             Arrival::Quiet if !self.inbox.is_idle() => return self.await_rest(request, listener.timeouts.request_head),
             _ => {}
         }
