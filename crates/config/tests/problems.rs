@@ -1398,6 +1398,7 @@ fn where_requests_go_is_checked() {
         (both("buffer={request=5}"), 15, 17, "`request`"),
         (route("respond={}\nbuffer={request=true}"), 15, 1, "`buffer` is about a backend"),
         (both("match={header={X-Forwarded-Proto='http'}}"), 13, 1, "this route can never match: x-forwarded-proto of clients goes to no server"),
+        (both("response={set={X='{request.id}'}}"), 13, 1, "{request.id} is never known on this route's listeners; add request_id = true to one of them"),
         (both("mirror={}"), 15, 1, "`mirror` has no `backend`"),
         (both("mirror=[]"), 15, 8, "`mirror` is an empty list; name at least one backend"),
         (both("mirror=[{backend='m'},{backend='a'}]\n[backend.m]\nservers=['m:1']"), 15, 32, "\"a\" is where this route leads anyway"),

@@ -170,6 +170,7 @@ fn unknown(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
             // A profile that could not be read may have anything.
             let may_have_tls = listener.tls.is_some();
             match fact {
+                Fact::RequestId => listener.request_id.is_some(),
                 _ if may_have_tls && tls.is_none() => true,
                 Fact::TlsJa4 => has_ja4,
                 _ if fact.is_identity() => is_asked,
@@ -181,6 +182,7 @@ fn unknown(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
             continue;
         }
         let fix = match fact {
+            Fact::RequestId => "add request_id = true to one of them, or remove the field",
             Fact::TlsJa4 => "add ja4 = true to their [tls.NAME], or remove the field",
             _ if fact.is_identity() => "add `client_auth` to their [tls.NAME], or remove the field",
             _ => "add `tls` to one of them, or remove the field",
