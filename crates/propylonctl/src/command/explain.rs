@@ -410,7 +410,8 @@ fn certificates(
 ) -> Option<Result<Certificates, String>> {
     let id = listener.tls?.0;
     Some(profiles.map_err(Clone::clone).map(|profiles| {
-        let shown = profiles[id].shown_for(name.as_deref(), listener.prefer.as_deref());
+        let mut shown = profiles[id].shown_for(name.as_deref(), listener.prefer.as_deref());
+        once(&mut shown);
         Certificates { profile: profiles[id].name().to_string(), name, shown }
     }))
 }
@@ -791,6 +792,17 @@ fn share(backend: &Backend, server: &Server) -> String {
         Balance::First => "in this order".into(),
         _ => format!("weight {} of {total}", server.weight),
     }
+}
+
+/// Leaves each certificate at its first place: one may be for a name, and for it by a wildcard as well.
+fn once(shown: &mut Vec<(Served, NameMatch)>) {
+    let mut seen = Vec::new();
+    shown.retain(|(served, _)| {
+        let this = (served.path.clone(), served.key_type.name());
+        let is_new = !seen.contains(&this);
+        seen.push(this);
+        is_new
+    });
 }
 
 impl Certificates {
