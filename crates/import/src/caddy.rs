@@ -4,6 +4,7 @@ mod fields;
 mod guard;
 mod matchers;
 mod moved;
+mod order;
 mod proxy;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use fields::CHANGES;
 use guard::{closing, denies};
 use matchers::{Matched, host_is_within, merged};
 use moved::has_guards;
+use order::Steps;
 
 use crate::changes::Changes;
 use crate::guards::Guard;
@@ -67,6 +69,8 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         root: None,
         prefix: String::new(),
         is_closed: false,
+        steps: Steps::default(),
+        is_reordered: false,
         falls_through: true,
     };
     options.iter().for_each(|options| reader.options(options));
@@ -104,6 +108,10 @@ struct Reader<'p> {
     prefix: String,
     /// Whether the block at hand answers nobody.
     is_closed: bool,
+    /// What of requests is changed in the block at hand, and where.
+    steps: Steps,
+    /// Whether the order of directives is another than Caddy's own.
+    is_reordered: bool,
     /// Whether no other `handle` would get what one in the block at hand does not answer.
     falls_through: bool,
 }
@@ -122,6 +130,12 @@ impl Reader<'_> {
                 "email" => contact = Some(each.word(1).to_owned()),
                 "auto_https" if each.word(1).starts_with("off") => self.is_https = false,
                 "default_bind" => self.default_bind = Some(each.clone()),
+                "order" if is_known(each.word(1)) => {
+                    self.is_reordered = true;
+                    let fix = "directives are read in Caddy's own order: put those of this one and of what it stands \
+                               beside into a `route`; until then every request of all sites is answered with 403";
+                    self.plan.note(each.line, each.text(), fix);
+                }
                 "admin" | "log" | "order" | "storage" | "grace_period" | "persist_config" | "debug" => {}
                 "acme_ca" => self.plan.note(each.line, each.text(), "write it as `directory` of [acme.letsencrypt]"),
                 _ => self.plan.note(each.line, each.text(), "it is not known to this command: see whether it matters"),
@@ -190,6 +204,9 @@ impl Reader<'_> {
         }
         let first = self.plan.routes.len();
         self.block(&sites, site, &[Matched::all()]);
+        if self.is_reordered {
+            self.close_block(&sites, first, (site.line, &[Matched::all()]));
+        }
         self.other_cases(first);
     }
 
@@ -343,10 +360,13 @@ impl Reader<'_> {
             self.root = each.words.last().cloned();
         }
         block.iter().for_each(|each| self.change(each));
-        self.moved(owner, outer);
+        let steps = std::mem::take(&mut self.steps);
+        self.steps = Steps::of(owner, steps.before(owner));
+        let moved = self.moved(owner, outer);
         block.iter().filter(|each| each.name() == "handle_errors").for_each(|each| self.pages(each));
         let is_auth = |each: &&Directive| ["basic_auth", "basicauth", "forward_auth"].contains(&each.name());
-        let auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
+        let mut auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
+        auths.extend(moved);
         let denials: Vec<Guard> =
             block.iter().filter(|each| denies(each)).flat_map(|each| self.guards(each, outer)).collect();
         let redirects = self.redirects(sites, owner, outer);
@@ -384,6 +404,7 @@ impl Reader<'_> {
             guards = outer.iter().map(|matched| closing(line, matched)).collect();
         }
         (self.changes, self.root, self.prefix, self.matchers) = (changes, root, prefix, matchers);
+        self.steps = steps;
         guards
     }
 
@@ -595,6 +616,13 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Whether a directive is one of those that are carried over.
+fn is_known(name: &str) -> bool {
+    const KNOWN: &[&str] = &["redir", "basic_auth", "basicauth", "forward_auth", "handle", "handle_path", "route"];
+    const ANSWERS: &[&str] = &["abort", "error", "respond", "reverse_proxy", "php_fastcgi", "file_server", "try_files"];
+    KNOWN.contains(&name) || ANSWERS.contains(&name) || CHANGES.contains(&name) || name == "method"
 }
 
 /// Named matchers of a block, which are known inside it alone.

@@ -6,6 +6,7 @@ mod acls;
 mod available;
 mod backend;
 mod change;
+mod environment;
 mod frontend;
 mod guard;
 mod holds;
@@ -22,11 +23,13 @@ use known::{BUFFER, NEEDLESS, PAGES, UNKNOWN};
 use lines::{Line, Section, sections, tables};
 use users::{lists, told};
 
+use crate::changed::Changed;
 use crate::guards::Guard;
 use crate::plan::{Note, Plan, name_of};
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
-    let sections = sections(text)?;
+    let mut sections = sections(text)?;
+    environment::settle(&mut sections, plan);
     let (tables, lists) = (tables(&sections), lists(&sections));
     let mut shared = Shared::of(&sections, &tables, &lists);
     let mut defaults: Vec<Line> = Vec::new();
@@ -72,6 +75,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "frontend") {
         Backends { plan, defaults, sections: &sections }.read(section);
     }
+    shared.changed = changed_before(&resolved);
     shared.guards = guards(&resolved, plan, &shared);
     let mut fronts = Fronts::default();
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
@@ -83,6 +87,10 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         Frontend::new(plan, defaults, section, &shared).guard_backend(&fronts);
     }
     holds::hold(plan, &fronts.rules, &shared.guards);
+    // Variables are shown as haproxy writes them.
+    for text in plan.notes.iter_mut().flat_map(|note| [&mut note.what, &mut note.fix]) {
+        *text = text.replace("{$", "${");
+    }
     // Relays that are guarded have no listener, but notes.
     match sections.iter().all(|section| section.of("bind").next().is_none()) {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
@@ -102,6 +110,22 @@ fn guards(resolved: &[(&Section, Vec<Line>)], plan: &mut Plan, shared: &Shared) 
     }
     // Each is told of in its turn.
     plan.notes.truncate(told);
+    all
+}
+
+/// Parts of requests that frontends change in front of the backends to which they lead, by name.
+fn changed_before(resolved: &[(&Section, Vec<Line>)]) -> BTreeMap<String, Changed> {
+    let mut all: BTreeMap<String, Changed> = BTreeMap::new();
+    for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
+        let mut own = Changed::default();
+        let lines = || defaults.iter().chain(&section.lines);
+        lines().for_each(|line| own.extend(&lines::changed(line)));
+        let leads = lines().filter(|line| ["use_backend", "default_backend"].contains(&line.word(0)));
+        for line in leads.filter(|_| !own.is_nothing()) {
+            let name = if line.word(1).contains('%') { "" } else { line.word(1) };
+            all.entry(name.to_owned()).or_default().extend(&own);
+        }
+    }
     all
 }
 

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 mod caddy;
+mod changed;
 mod changes;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -9,29 +9,56 @@ pub const BEGIN: char = '\u{f8f0}';
 const MIDDLE: char = '\u{f8f1}';
 pub const END: char = '\u{f8f2}';
 
+const ENVIRONMENT: &str = "{env.";
+
 /// A text of Caddy with signs in place of its variables.
 pub fn marked(text: &str) -> String {
-    let plain = |text: &str| text.replace([BEGIN, MIDDLE, END], "\u{fffd}");
     let mut out = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find("{$") {
+    // What Caddy fills in for each request is of the same environment.
+    let next = |rest: &str| ["{$", ENVIRONMENT].iter().filter_map(|open| Some((rest.find(open)?, open.len()))).min();
+    while let Some((at, length)) = next(rest) {
         out.push_str(&plain(&rest[..at]));
-        let inside = &rest[at + 2..];
+        let open = &rest[at..at + length];
+        let inside = &rest[at + length..];
         let line = inside.find('\n').unwrap_or(inside.len());
-        let found = inside[..line].find('}').and_then(|end| Some((variable(&inside[..end])?, end)));
+        let is_said = |name: &str| open != ENVIRONMENT || !name.contains(':');
+        let end = inside[..line].find('}').filter(|end| is_said(&inside[..*end]));
+        let found = end.and_then(|end| Some((variable(&inside[..end])?, end)));
         match found {
             Some((said, end)) => {
                 out.push_str(&said);
                 rest = &inside[end + 1..];
             }
             None => {
-                out.push_str("{$");
+                out.push_str(open);
                 rest = inside;
             }
         }
     }
     out.push_str(&plain(rest));
     out
+}
+
+/// A text without signs of its own.
+pub fn plain(text: &str) -> String {
+    text.replace([BEGIN, MIDDLE, END], "\u{fffd}")
+}
+
+/// A variable between its signs.
+pub fn sign(name: &str, default: Option<&str>) -> String {
+    let default = default.map(|text| format!("{MIDDLE}{text}")).unwrap_or_default();
+    format!("{BEGIN}{name}{default}{END}")
+}
+
+/// Whether all variables of a text have names and defaults that Propylon takes.
+pub fn is_plain(text: &str) -> bool {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    text.split(BEGIN).skip(1).all(|part| {
+        let inside = part.split(END).next().unwrap_or_default();
+        let (name, default) = inside.split_once(MIDDLE).unwrap_or((inside, ""));
+        is_name(name) && !default.contains(|c: char| c.is_whitespace() || "{}\"`\\$".contains(c))
+    })
 }
 
 fn variable(inside: &str) -> Option<String> {
@@ -43,8 +70,7 @@ fn variable(inside: &str) -> Option<String> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     // A default of several words would be cut in Caddy as well.
     let is_plain = default.is_none_or(|text| !text.contains(|c: char| c.is_whitespace() || "{}\"`\\$".contains(c)));
-    let default = default.map(|text| format!("{MIDDLE}{text}")).unwrap_or_default();
-    (is_name && is_plain).then(|| format!("{BEGIN}{name}{default}{END}"))
+    (is_name && is_plain).then(|| sign(name, default))
 }
 
 /// Whether there is a variable in a text.

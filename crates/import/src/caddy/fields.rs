@@ -1,6 +1,7 @@
 //! Changes of requests and responses by Caddy, limits and compression.
 
 use super::Reader;
+use super::matchers::has_placeholder;
 use crate::changes::{Changes, Compress, Kind, Side, with_facts};
 use crate::words::Directive;
 
@@ -127,6 +128,9 @@ fn changed(each: &Directive, words: &[String], changes: &mut Changes) -> Result<
         ("request_body", _) => {
             let size = each.find("max_size").and_then(|size| bytes(size.word(1)));
             changes.body_limit(size.filter(|_| each.inner().len() == 1).ok_or("it is no size alone")?)
+        }
+        ("uri", _) if words.iter().any(|word| has_placeholder(word)) => {
+            Err("it is made of what is no fact here".into())
         }
         ("uri", "strip_prefix") => changes.path("strip", word(1).trim_end_matches('/')),
         ("uri", "path_regexp") => changes.path_regex(word(1), word(2)),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::matchers::{Matched, all_joined, below, path, tested};
+use super::matchers::{Matched, all_joined, below, tested};
 use super::{Reader, Site};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
@@ -68,20 +68,24 @@ impl Reader<'_> {
         let is_auth = !denies(each);
         let (mut own, mut except, mut is_wider) = (vec![Matched::all()], Vec::new(), false);
         let word = each.word(1);
-        if word.starts_with('/') {
-            own = vec![Matched { path: path(word), ..Matched::all() }];
+        let changed = self.steps.before(each);
+        let touches = |all: &[Matched]| all.iter().any(|one| changed.touches(&term(one, false)));
+        match self.asked_for(word) {
+            Ok(found) if word.starts_with('/') && !touches(&found) => own = found,
+            _ => is_wider |= word.starts_with('/') || word.starts_with('@') && !self.matchers.contains_key(word),
         }
-        is_wider |= word.starts_with('@') && !self.matchers.contains_key(word);
         for test in self.matchers.get(word).cloned().unwrap_or_default() {
             if test.name() == "not" {
                 let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
                 match tested(test.block.as_deref().unwrap_or(&inline)) {
+                    Ok(found) if touches(&found) => is_wider = true,
                     Ok(found) => except.extend(found),
                     Err(_) => is_wider = true,
                 }
                 continue;
             }
             match tested(std::slice::from_ref(&test)) {
+                Ok(found) if touches(&found) => is_wider = true,
                 Ok(found) => match all_joined(&own, &found) {
                     Ok(both) => own = both,
                     Err(()) => is_wider = true,
@@ -182,7 +186,7 @@ fn denial(each: &Directive) -> Action {
     respond(status, if has_body { body } else { "" })
 }
 
-fn term(matched: &Matched, ignores_case: bool) -> Term {
+pub(super) fn term(matched: &Matched, ignores_case: bool) -> Term {
     let path = Some(matched.path.clone()).filter(|path| *path != Path::Prefix("/".into()));
     let (host, conditions) = (matched.host.clone(), matched.conditions.clone());
     // Caddy compares paths without case.

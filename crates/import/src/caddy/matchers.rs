@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use propylon_config::{first_of_network, pattern};
 
 use super::Reader;
-use crate::plan::{CLOSED, Path, escaped, one_or_list, quoted};
-use crate::terms::PRESENT;
+use super::guard::term;
+use crate::changed::Changed;
+use crate::plan::{Path, escaped, one_or_list, quoted};
+use crate::terms::{PRESENT, is_field};
 use crate::variables::{self, lower};
 use crate::words::Directive;
 
@@ -41,27 +43,28 @@ impl Reader<'_> {
     /// Requests that a directive is for, and how many of its words say so; none where that cannot be said.
     pub(super) fn matched(&mut self, each: &Directive, outer: &[Matched]) -> Option<(Vec<Matched>, usize)> {
         let word = each.word(1);
-        let own = match word {
+        match word {
             "*" => return Some((outer.to_vec(), 2)),
-            _ if word.starts_with('/') => vec![Matched { path: path(word), ..Matched::all() }],
-            _ if word.starts_with('@') => {
-                let tests = self.matchers.get(word).cloned().unwrap_or_default();
-                match tests
-                    .is_empty()
-                    .then_some("it is not there")
-                    .map_or_else(|| tested(&tests), |what| Err(what.to_owned()))
-                {
-                    Ok(own) => own,
-                    Err(what) => {
-                        let fix =
-                            format!("{word}: {what} is not carried over: write a route with host, path and `match`");
-                        self.plan.note(each.line, each.text(), fix);
-                        return None;
-                    }
-                }
+            _ if !word.starts_with(['/', '@']) => return Some((outer.to_vec(), 1)),
+            _ => {}
+        }
+        let own = match self.asked_for(word) {
+            Ok(own) => own,
+            Err(what) => {
+                let fix = format!("{word}: {what} is not carried over: write a route with host, path and `match`");
+                self.plan.note(each.line, each.text(), fix);
+                return None;
             }
-            _ => return Some((outer.to_vec(), 1)),
         };
+        // Changes of paths in the block itself are seen to already.
+        let changed = Changed { has_path: false, ..self.steps.before(each) };
+        if own.iter().any(|one| changed.touches(&term(one, false))) {
+            self.is_closed = true;
+            let fix =
+                format!("it asks for what is changed before it, and routes ask for what clients have sent: {BLOCK}");
+            self.plan.note(each.line, each.text(), fix);
+            return None;
+        }
         let both = below(&self.prefix, own).and_then(|own| all_joined(outer, &own));
         match both {
             Ok(both) => Some((both, 2)),
@@ -72,15 +75,29 @@ impl Reader<'_> {
         }
     }
 
+    /// Alternatives of a matcher, by its word; else what of it is not carried over.
+    pub(super) fn asked_for(&self, word: &str) -> Result<Vec<Matched>, String> {
+        if word.starts_with('/') {
+            return match variables::is_in(word) || has_placeholder(word) {
+                true => Err("a path that is made of others".into()),
+                false => Ok(vec![Matched { path: path(word), ..Matched::all() }]),
+            };
+        }
+        let tests = self.matchers.get(word).filter(|tests| !tests.is_empty());
+        tests.ok_or("it is not there".to_owned()).and_then(|tests| tested(tests))
+    }
+
     /// Closes the block at hand: what a directive in it is for cannot be said.
     pub(super) fn close(&mut self, each: &Directive) {
         self.is_closed = true;
-        let fix = format!(
-            "it is in a block whose paths, hosts or conditions it cannot be joined with: write the routes of that block; {CLOSED}"
-        );
+        let fix = format!("it is in a block whose paths, hosts or conditions it cannot be joined with: {BLOCK}");
         self.plan.note(each.line, each.text(), fix);
     }
 }
+
+/// Words for what becomes of a block of which not all can be said.
+pub(super) const BLOCK: &str = "write the routes of that block; until then every request that the block is for, and all \
+                                of the site where it stands in no block, is answered with 403";
 
 pub(super) fn host_is_within(host: &str, pattern: &str) -> bool {
     host == pattern || pattern.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix))
@@ -174,10 +191,11 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
     let mut all = vec![Matched::all()];
     for test in &merged(tests) {
         let arguments = test.arguments();
-        // A variable in a pattern would be a pattern, and no text.
-        let is_pattern =
-            ["path_regexp", "header_regexp"].contains(&test.name()) || test.words.iter().any(|word| word.contains('*'));
-        if is_pattern && test.words.iter().any(|word| variables::is_in(word)) {
+        // A variable in a pattern would be a pattern, and no text: fields are lists here, and paths have other cases.
+        let is_pattern = ["path", "path_regexp", "header", "header_regexp"].contains(&test.name())
+            || test.words.iter().any(|word| word.contains('*'));
+        let has_variable = is_pattern && test.words.iter().any(|word| variables::is_in(word));
+        if has_variable || test.words.iter().any(|word| has_placeholder(word)) {
             return Err(format!("\"{}\"", test.text()));
         }
         let each = |make: &dyn Fn(&String) -> Matched| arguments.iter().map(make).collect::<Vec<Matched>>();
@@ -200,6 +218,7 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
                 });
                 vec![Matched::all().with("source", "", one_or_list(&networks.collect::<Vec<String>>()))]
             }
+            "header" if !is_asked(test.word(1).trim_start_matches('!')) => return Err(format!("\"{}\"", test.text())),
             "header" => match test.word(1).strip_prefix('!') {
                 Some(name) => vec![Matched::all().with("header", name, "{ present = false }".into())],
                 None => {
@@ -217,6 +236,17 @@ pub(super) fn tested(tests: &[Directive]) -> Result<Vec<Matched>, String> {
         }
     }
     Ok(all)
+}
+
+/// Whether a text has a placeholder of Caddy's, and no repetition of a pattern.
+pub(super) fn has_placeholder(text: &str) -> bool {
+    text.split('{').skip(1).any(|inside| inside.starts_with(|c: char| c.is_alphabetic() || "_$.".contains(c)))
+}
+
+/// Whether routes see a field as Caddy does.
+fn is_asked(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    is_field(&name) && name != "host"
 }
 
 /// A test that one of a field's lines has to fit, which a route has joined by commas.

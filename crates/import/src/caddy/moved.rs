@@ -2,26 +2,49 @@
 //! out or answers, so that a matcher behind `uri strip_prefix /api` asks for what is left.
 
 use super::Reader;
-use super::guard::denies;
-use super::matchers::Matched;
+use super::guard::{closing, denies};
+use super::matchers::{Matched, all_joined};
+use crate::guards::Guard;
 use crate::plan::Path;
 use crate::words::Directive;
 
 impl Reader<'_> {
-    /// Has matchers of a block ask below the prefix that it strips. A block with guards of which that cannot be said
-    /// answers nobody.
-    pub(super) fn moved(&mut self, owner: &Directive, outer: &[Matched]) {
+    /// Has matchers of a block ask below the prefix that it strips. Where that cannot be said, and matchers ask for
+    /// paths, those answer nobody whose paths are changed: guards for these, or all of the block.
+    pub(super) fn moved(&mut self, owner: &Directive, outer: &[Matched]) -> Vec<Guard> {
         let moves: Vec<(usize, &Directive)> =
             owner.inner().iter().enumerate().filter(|(_, each)| ["uri", "rewrite"].contains(&each.name())).collect();
-        let Some((at, first)) = moves.first() else { return };
+        let Some((at, first)) = moves.first() else { return Vec::new() };
         let is_ordered = owner.name() == "route" && self.has_matchers(&owner.inner()[..*at]);
         let prefix = stripped(first).filter(|_| moves.len() == 1 && !is_ordered);
         let whole = prefix.map(|prefix| format!("{}{prefix}", self.prefix));
         match whole.filter(|whole| outer.iter().all(|one| is_below(&one.path, whole))) {
             Some(whole) => self.prefix = whole,
-            None if has_guards(owner.inner()) && self.has_matchers(owner.inner()) => self.close(first),
+            None if self.has_matchers(owner.inner()) => return self.shut(&moves, outer),
             None => {}
         }
+        Vec::new()
+    }
+
+    /// Guards that refuse requests whose paths are changed, which matchers behind ask for.
+    fn shut(&mut self, moves: &[(usize, &Directive)], outer: &[Matched]) -> Vec<Guard> {
+        let mut guards = Vec::new();
+        for (_, each) in moves {
+            let is_of_some = each.word(1).starts_with(['/', '@']);
+            match self.asked_for(each.word(1)).ok().filter(|_| is_of_some && self.prefix.is_empty()) {
+                Some(own) => match all_joined(outer, &own) {
+                    Ok(all) => {
+                        let fix = "what stands behind it asks for the path that it has made: write a route for its \
+                                   requests; until then they are answered with 403";
+                        self.plan.note(each.line, each.text(), fix);
+                        guards.extend(all.iter().map(|one| closing(each.line, one)));
+                    }
+                    Err(()) => self.close(each),
+                },
+                None => self.close(each),
+            }
+        }
+        guards
     }
 
     /// Whether what stands in a block is for some paths and not for others.

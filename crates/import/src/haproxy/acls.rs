@@ -10,6 +10,7 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 use crate::patterns::parse;
 use crate::plan::{Path, escaped, one_or_list, quoted};
 use crate::terms::{PRESENT, Term, condition, is_field};
+use crate::variables::is_in;
 
 /// Text in front of a value in a list, and behind it.
 const BEGIN: &str = "(?:^|,)[ \\t]*";
@@ -31,6 +32,10 @@ struct Test<'w> {
 pub(super) fn terms(words: &[String], is_http: bool) -> Result<Vec<Term>, String> {
     if words.is_empty() {
         return Err("an empty condition".into());
+    }
+    // A variable has several values in a list of these, and would be a pattern in a pattern.
+    if words.iter().any(|word| is_in(word)) {
+        return Err(format!("the variable in \"{}\"", words.join(" ")));
     }
     if words.iter().skip(1).take_while(|word| word.starts_with('-')).any(|word| word == "-f") {
         return Err("a file of values".into());

@@ -6,6 +6,7 @@ use super::known::{PAGES, request_rule};
 use super::lines::{Line, Section, holding};
 use crate::plan::{Keys, Plan, Server, name_of, quoted};
 use crate::terms::argument;
+use crate::variables::{BEGIN, END};
 use crate::words::{duration, unix_socket, with_port};
 use crate::write::key_text;
 
@@ -199,17 +200,22 @@ impl Backends<'_> {
             return None;
         }
         let port = if line.has("ssl") { "443" } else { "80" };
-        let address = socket.unwrap_or_else(|| with_port(address, port));
+        // A variable may have its own port.
+        let is_variable = address.starts_with(BEGIN) && address.ends_with(END);
+        let address = if is_variable { address.to_owned() } else { with_port(address, port) };
+        let address = socket.unwrap_or(address);
         let mut server = Server { address, keys: Keys::new() };
         let mut options = Options::default();
         options.read(base);
         options.read(line.words.get(3..).unwrap_or_default());
         match options.values.get("weight").map(String::as_str) {
             Some("0") => server.keys.push(("drain".into(), "true".into())),
-            Some(weight) if weight != "1" => server.keys.push(("weight".into(), weight.to_owned())),
+            Some(weight) if weight != "1" && weight.parse::<u16>().is_ok() => {
+                server.keys.push(("weight".into(), weight.to_owned()))
+            }
             _ => {}
         }
-        let count = options.values.get("maxconn").filter(|count| *count != "0");
+        let count = options.values.get("maxconn").filter(|count| *count != "0" && count.parse::<u32>().is_ok());
         count.into_iter().for_each(|count| server.keys.push(("max_connections".into(), count.clone())));
         for (word, key) in [("backup", "backup"), ("disabled", "drain")] {
             if options.words.iter().any(|each| each == word) && !server.keys.iter().any(|(known, _)| known == key) {

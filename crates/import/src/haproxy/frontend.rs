@@ -5,15 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::acls::terms;
 use super::holds::{Front, Kind, Lead};
 use super::known::{PAGES, RATES, request_rule};
-use super::lines::{Line, Section, Tables, holding, is_change, is_guard, refusal};
+use super::lines::{Line, Section, Tables, changed, holding, is_change, is_guard, refusal};
 use super::order::{Rule, turn};
 use super::users::Lists;
+use crate::changed::Changed;
 use crate::changes::Changes;
 use crate::guards::{Guard, beside};
 use crate::plan::{
     ALTERNATIVES_MAX, Action, Certificate, Path, Plan, Route, escaped, name_of, path_text, quoted, redirect, respond,
 };
 use crate::terms::{Term, negated};
+use crate::variables::is_in;
 use crate::words::duration;
 
 pub(super) struct Frontend<'f> {
@@ -39,6 +41,10 @@ pub(super) struct Frontend<'f> {
     pub(super) both_count: usize,
     /// Guards that lie over its routes.
     pub(super) laid: Vec<Guard>,
+    /// Parts of requests that the rules before the one at hand have changed.
+    pub(super) changed: Changed,
+    /// Lines whose requests are refused, since they ask for what is changed.
+    pub(super) refused: BTreeSet<usize>,
 }
 
 /// Facts of all frontends that the guards of backends go by.
@@ -120,6 +126,8 @@ pub(super) struct Shared<'s> {
     pub(super) ipv4: BTreeSet<String>,
     /// Guards of backends, by name.
     pub(super) guards: BTreeMap<String, Vec<Guard>>,
+    /// Parts of requests that frontends change in front of backends, by name.
+    pub(super) changed: BTreeMap<String, Changed>,
 }
 
 impl<'s> Shared<'s> {
@@ -127,13 +135,15 @@ impl<'s> Shared<'s> {
         let lines = sections.iter().flat_map(|section| section.of("bind"));
         let addresses = lines.flat_map(|line| line.word(1).split(',').filter_map(bind));
         let ipv4 = addresses.filter(|address| address.starts_with("0.0.0.0:")).collect();
-        Shared { tables, lists, ipv4, guards: BTreeMap::new() }
+        Shared { tables, lists, ipv4, guards: BTreeMap::new(), changed: BTreeMap::new() }
     }
 }
 
 /// Words of a `location` that stand for the request's host, and for the rest of what it asked for.
 const HOSTS: &[&str] = &["%[hdr(host)]", "%[req.hdr(host)]", "%[req.hdr(Host)]", "%[hdr(Host)]", "%[req.fhdr(host)]"];
 const RESTS: &[&str] = &["%[capture.req.uri]", "%HU", "%[url]", "%[pathq]"];
+/// Those of them that rules change; the others are of the request as it came.
+const CHANGED_RESTS: &[&str] = &["%[url]", "%[pathq]"];
 
 /// Words for conditions that all have to hold.
 const TOGETHER: &str = "conditions of which no one route says all";
@@ -146,6 +156,10 @@ impl<'f> Frontend<'f> {
         shared: &'f Shared<'f>,
     ) -> Frontend<'f> {
         let acls = BTreeMap::new();
+        // Backends of any name are led to where names are made of requests.
+        let names = [section.name.as_str(), ""].into_iter().filter(|_| section.kind == "backend");
+        let mut changed = Changed::default();
+        names.filter_map(|name| shared.changed.get(name)).for_each(|other| changed.extend(other));
         Frontend {
             plan,
             defaults,
@@ -161,6 +175,8 @@ impl<'f> Frontend<'f> {
             rules: Vec::new(),
             both_count: 0,
             laid: Vec::new(),
+            changed,
+            refused: BTreeSet::new(),
         }
     }
 
@@ -180,11 +196,23 @@ impl<'f> Frontend<'f> {
             );
         }
         self.read_guards();
+        self.changed = Changed::default();
+        self.defaults.iter().for_each(|line| self.changed.extend(&changed(line)));
         let mut lines: Vec<&Line> = section.lines.iter().collect();
         lines.sort_by_key(|line| turn(line));
-        lines.into_iter().for_each(|line| self.rule(line));
+        for line in lines {
+            self.rule(line);
+            self.changed.extend(&changed(line));
+        }
         if let Some(line) = holding(section, self.defaults, &["default_backend"]) {
-            self.add(line.number, &[Term::default()], &Action::Backend(name_of(line.word(1))));
+            let action = if is_in(line.word(1)) {
+                let fix = "write the name of the backend as `backend` of its route; until then its requests have 503";
+                self.plan.note(line.number, line.text(), fix);
+                respond(503, "")
+            } else {
+                Action::Backend(name_of(line.word(1)))
+            };
+            self.add(line.number, &[Term::default()], &action);
         }
         if section.kind == "listen" && section.of("server").next().is_some() {
             self.add(section.number, &[Term::default()], &Action::Backend(name_of(&section.name)));
@@ -302,7 +330,7 @@ impl<'f> Frontend<'f> {
 
     fn rule(&mut self, line: &Line) {
         match (line.word(0), line.word(1)) {
-            ("use_backend", name) if !name.contains('%') => {
+            ("use_backend", name) if !name.contains('%') && !is_in(name) => {
                 let name = name_of(name);
                 let Some(line) = &self.with_servers(line) else { return };
                 if !self.when(line, 2, &Action::Backend(name.clone())) {
@@ -362,9 +390,25 @@ impl<'f> Frontend<'f> {
             _ => None,
         };
         match keys {
-            Some(keys) => drop(self.when(line, from, &Action::Redirect(keys))),
+            Some(keys) => {
+                if self.leads_by_changed(line, from) {
+                    let fix = "it leads to the host and path that clients have sent, and not to what rules before it \
+                               have made of these: see whether that is the same";
+                    self.plan.note(line.number, line.text(), fix);
+                }
+                self.when(line, from, &Action::Redirect(keys));
+            }
             None => self.plan.note(line.number, line.text(), "write a route with `redirect`: host, path, scheme, port"),
         }
+    }
+
+    /// Whether a redirect leads to what is made of a changed part of the request.
+    fn leads_by_changed(&self, line: &Line, from: usize) -> bool {
+        let has = |signs: &[&str]| signs.iter().any(|sign| line.word(from + 1).contains(sign));
+        let is_location = line.word(from) == "location";
+        let has_host = line.word(from) == "scheme" || is_location && has(HOSTS);
+        let has_rest = !is_location || has(CHANGED_RESTS);
+        has_host && self.changed.has_field("host") || has_rest && (self.changed.has_path || self.changed.has_query)
     }
 
     pub(super) fn is_http(&self) -> bool {
@@ -381,7 +425,8 @@ impl<'f> Frontend<'f> {
 
     /// Keeps in mind that a line leads no requests to a backend.
     fn falls(&mut self, line: &Line, backend: Option<String>) {
-        let default = holding(self.section, self.defaults, &["default_backend"]).map(|line| name_of(line.word(1)));
+        let default = holding(self.section, self.defaults, &["default_backend"]);
+        let default = default.filter(|line| !is_in(line.word(1))).map(|line| name_of(line.word(1)));
         let own = Some(name_of(&self.section.name)).filter(|_| self.section.kind == "listen");
         let listeners = self.listeners.iter().map(|(name, _)| name.clone()).collect();
         let (line, place, default) = (line.number, self.rules.len(), default.or(own));
@@ -408,6 +453,10 @@ impl<'f> Frontend<'f> {
     fn when(&mut self, line: &Line, from: usize, action: &Action) -> bool {
         let place =
             line.words.iter().enumerate().skip(from).find(|(_, word)| ["if", "unless"].contains(&word.as_str()));
+        if place.is_some_and(|(index, _)| self.asks_changed(&line.words[index + 1..])) {
+            self.refuse(line);
+            return true;
+        }
         let alternatives = match place {
             None => Ok(vec![Term::default()]),
             Some((index, word)) => self.condition(&line.words[index + 1..], word == "unless"),
@@ -453,6 +502,9 @@ impl<'f> Frontend<'f> {
                     }
                     name => (self.acl(name)?, after),
                 };
+                if found.iter().any(|term| self.changed.touches(term)) {
+                    return Err("a test of what rules before it have changed".into());
+                }
                 let found = if is_not != is_unless { negated(&found)? } else { found };
                 let pairs = all.iter().flat_map(|one| found.iter().map(move |two| one.and(two)));
                 let both: Result<Vec<Option<Term>>, ()> = pairs.collect();
@@ -470,7 +522,7 @@ impl<'f> Frontend<'f> {
         Ok(alternatives)
     }
 
-    fn acl(&self, name: &str) -> Result<Vec<Term>, String> {
+    pub(super) fn acl(&self, name: &str) -> Result<Vec<Term>, String> {
         let test = |words: &[&str]| terms(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>(), true);
         match name {
             "TRUE" | "HTTP" => return Ok(vec![Term::default()]),
@@ -524,7 +576,12 @@ impl<'f> Frontend<'f> {
             changes: Changes::default(),
         };
         self.add_beside(term, &route);
+        let notes = self.plan.notes.len();
         self.plan.route(route);
+        // What a refused line stands in front of is told with that line.
+        if !self.refused.is_empty() {
+            self.plan.notes.truncate(notes);
+        }
     }
 
     /// Adds the pattern for what a prefix of haproxy is for and one of segments is not. Prefixes before it that the

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::acls::terms;
 use super::frontend::{Frontend, Fronts, returned};
-use super::lines::{Line, is_guard, refusal};
+use super::lines::{Line, changed, is_guard, is_of_old, refusal};
+use super::order::turn;
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, SHUT};
 use crate::plan::{ALTERNATIVES_MAX, Action, CLOSED, Route, name_of, respond};
@@ -11,15 +13,17 @@ use crate::terms::Term;
 
 impl Frontend<'_> {
     pub(super) fn read_guards(&mut self) {
-        let section = self.section;
+        let (section, defaults) = (self.section, self.defaults);
         let is_http = self.is_http();
-        for line in self.defaults.iter().chain(&section.lines) {
+        let mut lines: Vec<&Line> = defaults.iter().chain(&section.lines).collect();
+        lines.sort_by_key(|line| turn(line));
+        for line in lines {
             match (line.word(0), line.word(1)) {
                 ("http-request", "allow") => self.allow(line),
                 // A relay has no limits.
                 _ if is_guard(line) && is_http && self.limited(line) => {}
                 _ if is_guard(line) => self.read_guard(line),
-                _ => {}
+                _ => self.changed.extend(&changed(line)),
             }
         }
     }
@@ -129,7 +133,8 @@ impl Frontend<'_> {
         let status = line.after("deny_status").or(line.after("status")).and_then(|status| status.parse().ok());
         let status = status.filter(|status| (400..600).contains(status) && !is_auth).unwrap_or(403);
         let action = refusal(line).and_then(|status| returned(line, status)).unwrap_or(respond(status, ""));
-        let mut is_wider = false;
+        // Rules of long ago have a pattern of the whole head in front of their condition.
+        let mut is_wider = is_of_old(line.word(0));
         let place = line.words.iter().position(|word| word == "if" || word == "unless");
         let parts: Vec<Kept> = match place {
             None => vec![Kept { of: vec![Term::default()], ..Kept::default() }],
@@ -157,7 +162,9 @@ impl Frontend<'_> {
                 format!("its users are not carried over: write `auth = {{ basic = ... }}` in the routes; {CLOSED}");
             self.plan.note(line.number, line.text(), fix);
         } else if is_wider {
-            self.plan.note(line.number, line.text(), WIDER);
+            let condition = place.map_or(&[][..], |index| &line.words[index + 1..]);
+            let fix = if self.asks_changed(condition) { CHANGED } else { WIDER };
+            self.plan.note(line.number, line.text(), fix);
         }
         for part in parts {
             let proof = part.proof().cloned();
@@ -213,6 +220,45 @@ impl Frontend<'_> {
     }
 }
 
+impl Frontend<'_> {
+    /// Whether a condition asks for what the rules before it have changed.
+    pub(super) fn asks_changed(&self, condition: &[String]) -> bool {
+        let mut rest = condition;
+        while let Some((first, after)) = rest.split_first().filter(|_| !self.changed.is_nothing()) {
+            let end =
+                if first.trim_start_matches('!') == "{" { after.iter().position(|word| word == "}") } else { None };
+            let found = match (end, first.trim_start_matches('!')) {
+                (Some(end), _) => terms(&after[..end], self.is_http()).into_iter().flatten().collect(),
+                (None, name) => match self.acls.get(name) {
+                    Some(lines) => lines.iter().flatten().flatten().cloned().collect(),
+                    None => self.acl(name).unwrap_or_default(),
+                },
+            };
+            if found.iter().any(|term| self.changed.touches(term)) {
+                return true;
+            }
+            rest = &after[end.map_or(0, |end| end + 1)..];
+        }
+        false
+    }
+
+    /// Refuses the requests of a line that asks for what is changed: which of those that fit the rest are its own is
+    /// not known.
+    pub(super) fn refuse(&mut self, line: &Line) {
+        let place = line.words.iter().position(|word| word == "if" || word == "unless");
+        let terms: Vec<Term> = match place.filter(|index| line.word(*index) == "if") {
+            None => vec![Term::default()],
+            Some(index) => {
+                let parts = line.words[index + 1..].split(|word| word == "or" || word == "||");
+                parts.flat_map(|part| self.kept_out(part, line, &mut false).of).collect()
+            }
+        };
+        self.plan.note(line.number, line.text(), LED_BY_CHANGED);
+        self.refused.insert(line.number);
+        self.add(line.number, &terms, &respond(403, ""));
+    }
+}
+
 /// Requests that a rule keeps out.
 #[derive(Default)]
 struct Kept {
@@ -235,6 +281,13 @@ impl Kept {
         if let [proof] = self.proofs.as_slice() { Some(proof) } else { None }
     }
 }
+
+/// Words for rules that ask for what is changed.
+const CHANGED: &str = "it asks for what rules before it have changed, and routes ask for what clients have sent: until \
+                       you have written routes that do without, it keeps out every request that fits the rest of its \
+                       condition, and all where nothing is left of it";
+pub(super) const LED_BY_CHANGED: &str = "it goes by what rules before it have changed, and routes go by what clients have sent: write a route for it; until \
+     then every request that fits the rest of its condition, and that no rule before it is for, is refused with 403";
 
 /// Words for a guard that holds for more than it did.
 const WIDER: &str = "it holds for more requests than before, since some of what it asks for is not carried over: write a \

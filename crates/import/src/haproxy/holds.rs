@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::guard::LED_BY_CHANGED;
 use super::witnesses::{Bits, Witnesses};
 use crate::changes::Changes;
 use crate::guards::{Guard, Guarded, is_in, is_refusal, values};
@@ -218,7 +219,11 @@ pub(super) fn hold(plan: &mut Plan, fronts: &[Front], backends: &BTreeMap<String
             }
         }
         for ((line, what), fix) in told {
-            if !plan.notes.iter().any(|note| note.line == line && (note.fix == fix || what == RULE)) {
+            if !plan
+                .notes
+                .iter()
+                .any(|note| note.line == line && (note.fix == fix || what == RULE || note.fix == LED_BY_CHANGED))
+            {
                 plan.note(line, what, fix);
             }
         }

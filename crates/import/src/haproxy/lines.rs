@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::environment::variable;
+use crate::changed::Changed;
 use crate::plan::Note;
+use crate::variables::plain;
 
 /// A line of a section.
 #[derive(Clone, Debug)]
@@ -104,6 +107,7 @@ pub(super) fn sections(text: &str) -> Result<Vec<Section>, Note> {
 /// Words of a line without its comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut is_word, mut quote) = (Vec::new(), String::new(), false, None);
+    let line = plain(line);
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
         match (quote, character) {
@@ -114,11 +118,19 @@ fn words(line: &str) -> Vec<String> {
                     Some('r') => word.push('\r'),
                     Some('t') => word.push('\t'),
                     Some(next @ (' ' | '#' | '\\' | '"' | '\'')) => word.push(next),
+                    Some('$') if quote.is_some() => word.push('$'),
                     // Others are of a regular expression.
                     other => word.extend(['\\'].into_iter().chain(other)),
                 }
                 is_word = true;
             }
+            (Some('"'), '$') => match variable(characters.as_str()) {
+                Some((sign, rest)) => {
+                    word.push_str(&sign);
+                    characters = rest.chars();
+                }
+                None => word.push('$'),
+            },
             (Some(_), _) => word.push(character),
             (None, '"' | '\'') => (quote, is_word) = (Some(character), true),
             (None, '#') => break,
@@ -178,6 +190,46 @@ pub(super) fn is_change(line: &Line) -> bool {
     }
 }
 
+/// Whether a word is of the rules of long ago, as `reqrep`, which are asked behind those of `http-request`.
+pub(super) fn is_of_old(word: &str) -> bool {
+    const KINDS: &[&str] = &["add", "allow", "del", "deny", "pass", "rep", "set", "tarpit"];
+    let rest = word.strip_prefix("req");
+    rest.is_some_and(|rest| KINDS.contains(&rest) || rest.strip_prefix('i').is_some_and(|rest| KINDS.contains(&rest)))
+}
+
+/// Parts of requests that a line changes, whatever its condition is.
+pub(super) fn changed(line: &Line) -> Changed {
+    let mut changed = Changed::default();
+    let is_script = line.word(1).starts_with("lua.");
+    match (line.word(0), line.word(1)) {
+        ("http-request", "set-header" | "add-header" | "replace-header" | "replace-value") => {
+            changed.field(line.word(2));
+        }
+        ("http-request", "del-header") if line.word(3) == "-m" => changed.has_all_fields = true,
+        ("http-request", "del-header") => changed.field(line.word(2)),
+        ("http-request", "set-path" | "replace-path") => changed.has_path = true,
+        ("http-request", "set-query") => changed.has_query = true,
+        ("http-request", "set-pathq" | "replace-pathq" | "normalize-uri") => {
+            (changed.has_path, changed.has_query) = (true, true);
+        }
+        ("http-request", "set-uri" | "replace-uri") => {
+            (changed.has_path, changed.has_query) = (true, true);
+            changed.field("host");
+        }
+        ("http-request", "set-method") => changed.has_method = true,
+        ("http-request" | "tcp-request", _) if line.word(1) == "set-src" || line.word(2) == "set-src" => {
+            changed.has_source = true;
+        }
+        ("http-request", _) if is_script => changed = Changed::all(),
+        (word, _) if is_of_old(word) && !is_guard(line) => {
+            changed = Changed::all();
+            changed.has_source = false;
+        }
+        _ => {}
+    }
+    changed
+}
+
 /// Whether a line keeps requests out.
 pub(super) fn is_guard(line: &Line) -> bool {
     // Relays by name take nothing but TLS.
@@ -185,6 +237,7 @@ pub(super) fn is_guard(line: &Line) -> bool {
     match (line.word(0), line.word(1)) {
         ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
         ("http-request", "return") => refusal(line).is_some(),
+        (word, _) if is_of_old(word) => word.ends_with("deny") || word.ends_with("tarpit"),
         ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
         _ => false,
     }

@@ -3,7 +3,7 @@
 //! So a rule that a later one would go before has a route for what both are for, which is more specific than either.
 
 use super::frontend::{Fallen, Frontend};
-use super::lines::Line;
+use super::lines::{Line, is_of_old};
 use crate::plan::{Action, Path, path_text};
 use crate::terms::Term;
 
@@ -18,12 +18,16 @@ pub(super) struct Rule {
     pub(super) action: Action,
 }
 
-/// Place of a line's rule: those of `http-request` are asked before redirects, and backends are chosen last.
+/// Place of a line's rule: connections are asked first, those of `http-request` before redirects, and backends are
+/// chosen last.
 pub(super) fn turn(line: &Line) -> u8 {
     match line.word(0) {
-        "use_backend" => 2,
-        "redirect" => 1,
-        _ => 0,
+        "use_backend" => 5,
+        "redirect" => 4,
+        word if is_of_old(word) => 3,
+        "block" => 1,
+        "tcp-request" => 0,
+        _ => 2,
     }
 }
 
@@ -45,7 +49,8 @@ impl Frontend<'_> {
             match both {
                 Ok(None) => {}
                 Ok(Some(both)) if both.is_same(&rule.of) => {
-                    if before == self.rules.len() && earlier.of.is_tls.is_none() {
+                    let is_told = self.refused.contains(&earlier.line);
+                    if before == self.rules.len() && earlier.of.is_tls.is_none() && !is_told {
                         let path = rule.of.path.as_ref().map_or("/".to_owned(), path_text);
                         let line = earlier.line;
                         let fix = format!("line {line} is for all of these requests and goes before it: remove this");

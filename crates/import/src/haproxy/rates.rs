@@ -47,6 +47,9 @@ impl Frontend<'_> {
     pub(super) fn limited(&mut self, line: &Line) -> bool {
         let Some(index) = line.words.iter().position(|word| word == "if") else { return false };
         let condition = &line.words[index + 1..];
+        if self.changed.has_source {
+            return false;
+        }
         if let Some(bytes) = self.longest(condition) {
             const BODY: &str = "it is `body_limit` of its routes now: who sends more gets 413, also without a length";
             self.body_limit = Some(self.body_limit.map_or(bytes, |known| known.min(bytes)));
@@ -80,7 +83,7 @@ impl Frontend<'_> {
             ["ge", bytes] | ["-m", "int", "ge", bytes] => bytes.parse::<u64>().ok()?.checked_sub(1)?,
             _ => return None,
         };
-        let is_said = Changes::default().body_limit(bytes).is_ok();
+        let is_said = Changes::default().body_limit(bytes).is_ok() && !self.changed.has_field("content-length");
         (LENGTHS.contains(&name) && is_said).then_some(bytes)
     }
 
@@ -106,7 +109,7 @@ impl Frontend<'_> {
         for test in self.tests(condition)? {
             let (first, rest) = test.split_first()?;
             let mut words = rest.iter().filter(|word| *word != "--");
-            if first != "src" {
+            if first != "src" || rest.iter().any(|word| crate::variables::is_in(word)) {
                 return None;
             }
             while let Some(word) = words.next() {
@@ -168,7 +171,8 @@ impl Frontend<'_> {
             "src" => quoted("source"),
             field if ["hdr", "req.hdr"].contains(&field.split('(').next().unwrap_or_default()) => {
                 let name = argument(field);
-                (!name.contains(',')).then(|| format!("{{ header = {} }}", quoted(name)))?
+                (!name.contains(',') && !self.changed.has_field(name))
+                    .then(|| format!("{{ header = {} }}", quoted(name)))?
             }
             _ => return None,
         };

@@ -7,6 +7,7 @@ use super::lines::{Line, Section};
 use crate::changes::Changes;
 use crate::plan::{Plan, name_of};
 use crate::terms::argument;
+use crate::variables::is_in;
 
 /// Hashes that a file of users takes.
 const TAKEN: &[&str] = &["$6$", "$argon2id$", "$2a$", "$2b$", "$2y$"];
@@ -31,6 +32,7 @@ fn users(section: &Section) -> Vec<User> {
     let user = |line: &Line| {
         let name = line.word(1).to_owned();
         let hash = line.after("password").filter(|hash| TAKEN.iter().any(|kind| hash.starts_with(kind)));
+        let hash = hash.filter(|hash| !is_in(hash) && !is_in(&name));
         let is_in = |group: &&Line| group.after("users").is_some_and(|users| split(users).contains(&name));
         let own = line.after("groups").map(split).unwrap_or_default();
         let groups = section.of("group").filter(is_in).map(|group| group.word(1).to_owned()).chain(own).collect();
@@ -56,6 +58,9 @@ impl Frontend<'_> {
     pub(super) fn proof(&mut self, condition: &[String], line: &Line) -> Option<Changes> {
         let tests = self.tests(condition)?;
         let [test] = tests.as_slice() else { return None };
+        if self.changed.has_field("authorization") {
+            return None;
+        }
         let (first, groups) = test.split_first()?;
         let list = argument(first);
         let users = self.shared.lists.get(list)?;
