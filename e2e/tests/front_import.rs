@@ -709,6 +709,16 @@ fn refusal(chance: &mut fastrand::Rng) -> String {
     }
 }
 
+/// Changes of requests that rules behind them ask for.
+const CHANGES: &[&str] = &[
+    "del-header X-K",
+    "set-header X-L 1 if { src 127.0.0.9 }",
+    "set-path /a%[path]",
+    "replace-path ^/b/(.*) /a/\\1",
+    "set-header Host h.test",
+    "set-method PUT if { path_beg /b/ }",
+];
+
 /// A frontend with rules that lead to backends, and guards in front of them, behind them, and in the backends.
 fn combination(chance: &mut fastrand::Rng, index: usize, app: SocketAddr) -> String {
     let mut lines: Vec<String> = (0..chance.usize(2..4))
@@ -718,6 +728,11 @@ fn combination(chance: &mut fastrand::Rng, index: usize, app: SocketAddr) -> Str
     for _ in 0..chance.usize(..3) {
         let place = if chance.bool() { 0 } else { lines.len() };
         lines.insert(place, format!(" {}", refusal(chance)));
+    }
+    // Rules behind a change ask for what it has made.
+    if chance.u8(..6) == 0 {
+        let place = chance.usize(..=lines.len());
+        lines.insert(place, format!(" http-request {}", CHANGES[chance.usize(..CHANGES.len())]));
     }
     let mut text = format!("frontend f{index}\n mode http\n bind {{place{index}}}\n{}\n", lines.join("\n"));
     text.push_str(&format!(" default_backend b{index}.{count}\n"));

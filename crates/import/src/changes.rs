@@ -57,6 +57,9 @@ pub enum Side {
     Response,
 }
 
+/// Words for a second line of a field that a route adds or sets.
+const ONE_MORE: &str = "a route writes one line more of a field";
+
 impl Changes {
     /// Makes a change of a field, if a route may make it.
     pub fn field(&mut self, (side, kind): (Side, Kind), name: &str, value: &str) -> Result<(), String> {
@@ -71,7 +74,7 @@ impl Changes {
         let is_added = fields.add.keys().any(|known| is_it(known));
         let is_removed = fields.remove.iter().any(|known| is_it(known));
         match kind {
-            Kind::Add if is_set || is_added => return Err("a route writes one line more of a field".into()),
+            Kind::Add if is_set || is_added => return Err(ONE_MORE.into()),
             Kind::Remove => drop(fields.remove.insert(name.to_owned())),
             Kind::Add if !is_removed => drop(fields.add.insert(name.to_owned(), quoted(value))),
             _ => {
@@ -92,7 +95,10 @@ impl Changes {
 
     /// Like `field`, and where the field can have one line alone it has this one.
     pub fn line(&mut self, side: Side, name: &str, value: &str) -> Result<(), String> {
-        self.field((side, Kind::Add), name, value).or_else(|_| self.field((side, Kind::Set), name, value))
+        match self.field((side, Kind::Add), name, value) {
+            Err(what) if what != ONE_MORE => self.field((side, Kind::Set), name, value),
+            done => done,
+        }
     }
 
     /// `strip`, `replace`, `replace_prefix`: what becomes of a path.

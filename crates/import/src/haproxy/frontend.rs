@@ -379,6 +379,7 @@ impl<'f> Frontend<'f> {
         let target = line.word(from + 1);
         let keys = match line.word(from) {
             "scheme" => Some(vec![("status".to_owned(), status.to_string()), ("scheme".to_owned(), quoted(target))]),
+            "prefix" if target.contains('%') => None,
             "prefix" => redirect(&format!("{}{{rest}}", target.trim_end_matches('/')), &[], &["{rest}"], status),
             "location" => {
                 let put = |text: String, (words, sign): (&[&str], &str)| {
@@ -526,6 +527,7 @@ impl<'f> Frontend<'f> {
         let test = |words: &[&str]| terms(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>(), true);
         match name {
             "TRUE" | "HTTP" => return Ok(vec![Term::default()]),
+            "FALSE" => return Ok(Vec::new()),
             "LOCALHOST" => return test(&["src", "127.0.0.0/8", "::1"]),
             "METH_GET" => return test(&["method", "GET", "HEAD"]),
             _ if name.starts_with("METH_") => return test(&["method", &name["METH_".len()..]]),

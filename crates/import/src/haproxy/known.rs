@@ -131,6 +131,11 @@ pub(super) fn request_rule(plan: &mut Plan, line: &Line) {
             plan.note(line.number, line.text(), "this rule has no counterpart: see whether a route with `match` does")
         }
         ("option", "http-buffer-request") => plan.note(line.number, line.text(), BUFFER),
+        ("option", "forwardfor") if line.has("header") => {
+            let fix = "the client's address goes on as X-Forwarded-For: write `request = { set = { NAME = \"{client.ip}\" } }` \
+                       in its routes for another field";
+            plan.note(line.number, line.text(), fix);
+        }
         ("option", option) if NEEDLESS_OPTIONS.contains(&option) => {}
         ("option", _) => {
             plan.note(line.number, line.text(), "this option is not known to this command: see whether it matters")

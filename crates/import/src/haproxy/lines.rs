@@ -77,9 +77,9 @@ const SECTIONS: &[&str] = &[
 pub(super) fn sections(text: &str) -> Result<Vec<Section>, Note> {
     let mut all: Vec<Section> = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let (number, words) = (index + 1, words(line));
+        let (number, words) = (index + 1, joined(words(line)));
         let Some(first) = words.first() else { continue };
-        if SECTIONS.contains(&first.as_str()) && !line.starts_with([' ', '\t']) {
+        if SECTIONS.contains(&first.as_str()) {
             let place = words.iter().skip(1).position(|word| word == "from").map(|place| place + 1);
             // A section that is not `defaults` has a name, which may be any word.
             let place = place.filter(|place| *place > 1 || first == "defaults");
@@ -102,6 +102,20 @@ pub(super) fn sections(text: &str) -> Result<Vec<Section>, Note> {
         }
     }
     Ok(all)
+}
+
+/// Words with the signs of conditions as they are mostly written: `!` may stand apart, and `or` in capitals.
+fn joined(words: Vec<String>) -> Vec<String> {
+    let (mut all, mut is_condition): (Vec<String>, bool) = (Vec::new(), false);
+    for word in words {
+        match all.last_mut() {
+            Some(last) if is_condition && last == "!" => last.push_str(&word),
+            _ if is_condition && word.eq_ignore_ascii_case("or") => all.push("or".into()),
+            _ => all.push(word),
+        }
+        is_condition |= all.last().is_some_and(|word| word == "if" || word == "unless");
+    }
+    all
 }
 
 /// Words of a line without its comment.
