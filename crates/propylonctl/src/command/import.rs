@@ -1,13 +1,14 @@
 //! `propylon import`: a configuration of haproxy, nginx or Caddy as one of Propylon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use propylon_config::Source;
+use propylon_config::{Config, Source};
+use propylon_identity::{Loaded, Problem};
 use propylon_import::{Language, Note, TEXT_BYTES_MAX, import};
 
 /// Exit code where something is not carried over.
@@ -61,18 +62,29 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     }
     let shown = arguments.output.as_ref().map_or("standard output".to_owned(), |path| path.display().to_string());
     // Relative paths are judged where the file will be.
-    let source = Source { name: shown.as_str().into(), base: PathBuf::new(), text: imported.text };
-    let is_good = match propylon_config::parse(&source) {
-        Ok((_, warnings)) => {
+    let base = arguments.output.as_deref().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_default();
+    let source = Source { name: shown.as_str().into(), base, text: imported.text };
+    let missing = missing(&source.text);
+    if !missing.is_empty() {
+        let names = missing.into_iter().collect::<Vec<String>>().join(", ");
+        eprintln!(
+            "{shown}: it is not judged, since these variables of the environment are not set here: {names}; run \
+             `propylon check` where the engine will run"
+        );
+        return Ok(ExitCode::from(INCOMPLETE));
+    }
+    let source = source.completed();
+    let (is_good, lost) = match propylon_config::parse(&source) {
+        Ok((config, warnings)) => {
             eprint!("{}", source.render(&warnings));
-            true
+            (true, users(&config))
         }
         Err(problems) => {
             eprint!("{}", source.render(&problems));
-            false
+            (false, 0)
         }
     };
-    match (is_good, imported.notes.len()) {
+    match (is_good, imported.notes.len() + lost) {
         (false, _) => Ok(ExitCode::FAILURE),
         (true, 0) => Ok(ExitCode::SUCCESS),
         (true, count) => {
@@ -89,6 +101,27 @@ fn read(path: &Path) -> Result<String, String> {
     let file = fs::File::open(path).map_err(unread)?;
     file.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread)?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// Names of the variables without a default that a configuration has and the environment has not.
+fn missing(text: &str) -> BTreeSet<String> {
+    const OPEN: &str = "${env:";
+    let places = text.match_indices(OPEN).filter(|(at, _)| !text[..*at].ends_with('$'));
+    let names = places.filter_map(|(at, _)| text[at + OPEN.len()..].split_once('}'));
+    let bare = names.filter(|(name, _)| !name.contains(":-")).map(|(name, _)| name.to_owned());
+    bare.filter(|name| std::env::var(name).is_err()).collect()
+}
+
+/// Tells of files of users on this machine whose lines an engine refuses; how many lines that are.
+fn users(config: &Config) -> usize {
+    let Err(problems) = Loaded::load(config, None, |_| true) else { return 0 };
+    let is_read = |problem: &&Problem| !problem.is_warning && problem.error.is_none();
+    let refused: Vec<&Problem> = problems.iter().filter(is_read).collect();
+    for problem in &refused {
+        let path = problem.path.display();
+        eprintln!("{path}: {}; {}; until then no engine starts with this configuration", problem.what, problem.fix);
+    }
+    refused.len()
 }
 
 /// Writes the files that the configuration names beside it, for their owner to read. One that has the same text stays.
