@@ -5,10 +5,11 @@
 #     SECONDS=600 TARGETS="requests import" make fuzz
 #     SANITIZER=none make fuzz                       # twice as fast, without AddressSanitizer
 #
-# Wants a nightly compiler, cargo-fuzz and a C++ compiler, and says how to get them. PROGRAMS=FOLDER takes targets that were
-# built otherwise. Inputs that reach new code stay in fuzz/corpus, where the next run begins; fuzz/seeds and the tests' own
-# files are read as well. An input that breaks a promise, takes more than 10 s or 2 GiB is in fuzz/artifacts, and the exit
-# code is 1 then; 2 where nothing could be run.
+# Wants a C++ compiler, and neither cargo-fuzz nor a nightly Rust: the compiler that everything else is built with is told to take
+# flags of nightly (RUSTC_BOOTSTRAP), which is for nothing but this. OPT_LEVEL=2 builds for longer and runs faster.
+# PROGRAMS=FOLDER takes targets that were built otherwise. Inputs that reach new code stay in fuzz/corpus, where the next run
+# begins; fuzz/seeds and the tests' own files are read as well. An input that breaks a promise, takes more than 10 s or 2 GiB
+# is in fuzz/artifacts, and the exit code is 1 then; 2 where nothing could be run.
 set -eu
 
 # A shell that counts seconds itself under that name starts from the one that it was given.
@@ -49,19 +50,26 @@ stop() {
     exit 2
 }
 
+# What cargo-fuzz tells the compiler, without cargo-fuzz: coverage of edges and comparisons in Rust code of ours and others'.
+FLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+-Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks"
+
 build() {
-    cargo +nightly --version > /dev/null 2>&1 ||
-        stop "no nightly compiler: rustup toolchain install nightly --profile minimal"
-    cargo fuzz --version > /dev/null 2>&1 || stop "no cargo-fuzz: cargo install cargo-fuzz --locked"
     command -v c++ > /dev/null || stop "no C++ compiler, which libFuzzer is built with: apt-get install -y g++"
-    cargo +nightly metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null 2> "$work/metadata.log" ||
-        { cat "$work/metadata.log" >&2; stop "fuzz/Cargo.lock is not in step: cargo +nightly check in fuzz"; }
-    for target in $targets; do
-        echo "building $target"
-        cargo +nightly fuzz build --sanitizer "${SANITIZER:-address}" "$target" > "$work/build.log" 2>&1 ||
-            { tail -n 40 "$work/build.log" >&2; stop "$target does not build, see $work/build.log"; }
-    done
-    programs=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/release
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    sanitizer=${SANITIZER:-address}
+    [ "$sanitizer" = none ] || FLAGS="$FLAGS -Zsanitizer=$sanitizer"
+    echo "building with $(rustc --version), sanitizer: $sanitizer"
+    bins=
+    for target in $targets; do bins="$bins --bin $target"; done
+    # Flags of a target leave build scripts and macros alone, which run here. The words of bins are arguments.
+    # shellcheck disable=SC2086
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS=$(echo $FLAGS) CARGO_PROFILE_RELEASE_OPT_LEVEL="${OPT_LEVEL:-1}" \
+        cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$work/$sanitizer" \
+        $bins > "$work/build.log" 2>&1 ||
+        { tail -n 40 "$work/build.log" >&2; stop "targets do not build, see $work/build.log"; }
+    programs=$work/$sanitizer/$host/release
 }
 
 run() {

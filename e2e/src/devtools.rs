@@ -38,8 +38,8 @@ const FLAGS: [&str; 13] = [
 /// Sends to pages by their sessions; the browser's own answers go to the one without a name.
 type Sessions = Arc<Mutex<HashMap<String, Sender<Value>>>>;
 
-/// The browser of all stories of a process: starting one takes longer than most stories. It ends with the process, at the
-/// end of its pipe, and its folder goes with the next sweep of scratch folders.
+/// The browser of all stories of a process: starting one takes longer than most stories. Its end is that of its pipe,
+/// and so of the process; its folder goes with the next sweep of scratch folders.
 struct Browser {
     commands: Mutex<ChildStdin>,
     last: AtomicU64,

@@ -1018,7 +1018,7 @@ for (const [name, input] of filters) {
     if (input.value) { input.value = ""; input.dispatchEvent(new Event("input")); event.preventDefault(); } else input.blur();
   });
 }
-// The section that a link led to: it stays at its place, whatever comes and goes above it, until somebody goes elsewhere.
+// The section that a link led to stays at its place, whatever comes and goes above it, until somebody goes elsewhere.
 // Some browsers do so themselves, Safari does not.
 let ledTo = null, held = null;
 const layout = () => [ledTo.getBoundingClientRect().top + scrollY, document.documentElement.scrollHeight].map(Math.round).join();
