@@ -5,8 +5,8 @@
 #     SECONDS=600 TARGETS="requests import" make fuzz
 #     SANITIZER=none make fuzz                       # twice as fast, without AddressSanitizer
 #
-# Wants a C++ compiler, and neither cargo-fuzz nor a nightly Rust: the compiler that everything else is built with is told to take
-# flags of nightly (RUSTC_BOOTSTRAP), which is for nothing but this. OPT_LEVEL=2 builds for longer and runs faster.
+# Wants a C++ compiler, and neither cargo-fuzz nor a nightly Rust: the compiler that everything else is built with is told
+# to take flags of nightly (RUSTC_BOOTSTRAP), which is for nothing but this. OPT_LEVEL=2 builds for longer and runs faster.
 # PROGRAMS=FOLDER takes targets that were built otherwise. Inputs that reach new code stay in fuzz/corpus, where the next run
 # begins; fuzz/seeds and the tests' own files are read as well. An input that breaks a promise, takes more than 10 s or 2 GiB
 # is in fuzz/artifacts, and the exit code is 1 then; 2 where nothing could be run.
@@ -50,7 +50,7 @@ stop() {
     exit 2
 }
 
-# What cargo-fuzz tells the compiler, without cargo-fuzz: coverage of edges and comparisons in Rust code of ours and others'.
+# What cargo-fuzz tells the compiler: coverage of edges and comparisons in Rust code of ours and others'.
 FLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks"
