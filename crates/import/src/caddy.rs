@@ -108,7 +108,7 @@ struct Reader<'p> {
     prefix: String,
     /// Whether the block at hand answers nobody.
     is_closed: bool,
-    /// What of requests is changed in the block at hand, and where.
+    /// Changes of requests in the block at hand, with their places.
     steps: Steps,
     /// Whether the order of directives is another than Caddy's own.
     is_reordered: bool,

@@ -18,7 +18,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Of which nothing is known any more.
+    /// A request of which nothing is known any more.
     pub fn all() -> Changed {
         Changed {
             fields: BTreeSet::new(),

@@ -15,7 +15,7 @@ const ENVIRONMENT: &str = "{env.";
 pub fn marked(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    // What Caddy fills in for each request is of the same environment.
+    // Placeholders that Caddy fills in for each request are of the same environment.
     let next = |rest: &str| ["{$", ENVIRONMENT].iter().filter_map(|open| Some((rest.find(open)?, open.len()))).min();
     while let Some((at, length)) = next(rest) {
         out.push_str(&plain(&rest[..at]));

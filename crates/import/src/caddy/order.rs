@@ -8,7 +8,7 @@ use crate::words::Directive;
 /// Changes of requests in a block, with their places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Steps {
-    /// What is changed in front of all of the block.
+    /// Changes in front of all of the block.
     base: Changed,
     changes: Vec<((u8, usize), Changed)>,
     /// Places of directives in a `route`, where they come as they stand, by their addresses.
@@ -36,7 +36,7 @@ impl Steps {
         let place = self.places.as_ref().map(|places| places.get(&std::ptr::from_ref(each).addr()).copied());
         let own = turn(each.name());
         for ((turn, index), changed) in &self.changes {
-            // Of several blocks by `handle` one alone is for a request.
+            // One alone of several blocks by `handle` is for a request.
             let is_beside = *turn == HANDLES && own == HANDLES;
             let is_before = match place {
                 Some(place) => place.is_none_or(|place| *index < place),

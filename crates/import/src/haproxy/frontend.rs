@@ -142,7 +142,7 @@ impl<'s> Shared<'s> {
 /// Words of a `location` that stand for the request's host, and for the rest of what it asked for.
 const HOSTS: &[&str] = &["%[hdr(host)]", "%[req.hdr(host)]", "%[req.hdr(Host)]", "%[hdr(Host)]", "%[req.fhdr(host)]"];
 const RESTS: &[&str] = &["%[capture.req.uri]", "%HU", "%[url]", "%[pathq]"];
-/// Those of them that rules change; the others are of the request as it came.
+/// Words of these that rules change; the others are of the request as it came.
 const CHANGED_RESTS: &[&str] = &["%[url]", "%[pathq]"];
 
 /// Words for conditions that all have to hold.
@@ -580,7 +580,7 @@ impl<'f> Frontend<'f> {
         self.add_beside(term, &route);
         let notes = self.plan.notes.len();
         self.plan.route(route);
-        // What a refused line stands in front of is told with that line.
+        // Routes that a refused line stands in front of are told with that line.
         if !self.refused.is_empty() {
             self.plan.notes.truncate(notes);
         }
