@@ -229,7 +229,9 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
          location ^~ /static/ {{ {app} }}\nlocation /static/closed/ {{ deny all; }}\n\
          location /closed/ {{ deny all; allow {HOME}; {app} }}\n\
          location /order/ {{ allow {HOME}; deny 127.0.0.0/8; {app} }}\n\
-         location /dav/ {{ {app} limit_except GET {{ {staff} deny {BLOCKED}; }} }}\n"
+         location /dav/ {{ {app} limit_except GET {{ {staff} deny {BLOCKED}; }} }}\n\
+         location /fixed/ {{ return 200 fixed; limit_except GET {{ allow {BLOCKED}; deny all; }} }}\n\
+         location /both/ {{ {app} return 200 both; limit_except GET {{ deny {BLOCKED}; }} }}\n"
     );
     let nginx = External::nginx(&server);
     let (engine, _) = imported(&scratch, "nginx.conf", &format!("http {{ server {{\n{server}\n}} }}\n"));
@@ -257,7 +259,8 @@ fn an_imported_nginx_keeps_out_whom_nginx_keeps_out() {
     let patterns =
         ["/uploads/a.php", "/uploads/private/x", "/uploads/open/a.php", "/uploads/x.inc", "/bin/x.cgi", "/x.cgi"];
     let asked = nested.iter().chain(&prefixes).chain(&patterns).map(|path| ("GET", *path));
-    for (method, path) in asked.chain([("GET", "/dav/x"), ("PUT", "/dav/x")]) {
+    let excepted = ["/dav/x", "/fixed/x"].into_iter().flat_map(|path| [("GET", path), ("PUT", path)]);
+    for (method, path) in asked.chain(excepted).chain([("PUT", "/both/x")]) {
         for (source, user) in [(HOME, ""), (BLOCKED, ""), (HOME, "Authorization: Basic YW5uOm9wZW4=\r\n")] {
             let theirs = answer(nginx.address(), source, (method, path, user));
             assert_eq!(answer(engine.address("http-18080"), source, (method, path, user)), theirs);

@@ -201,3 +201,19 @@ fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
         }
     }
 }
+
+#[test]
+fn rules_with_more_paths_than_are_compared_are_told_of_once() {
+    let notes = |rules: usize| {
+        let guards = (0..rules).map(|rule| format!("  http-request deny if {{ path_beg /a{rule} }}\n"));
+        let leads = (0..rules).map(|rule| format!("  use_backend app if {{ path_end .e{rule} }}\n"));
+        let rules: String = guards.chain(leads).collect();
+        let text =
+            format!("frontend web\n  bind :80\n{rules}  default_backend app\nbackend app\n  server a 10.0.0.1:80\n");
+        let imported = import(Language::Haproxy, "haproxy.cfg", &text).expect("a configuration");
+        imported.notes.into_iter().filter(|note| note.fix.contains("more than 4096")).collect::<Vec<_>>()
+    };
+    assert!(notes(3).is_empty(), "{:?}", notes(3));
+    let told = notes(45);
+    assert_eq!((told.len(), told.first().map(|note| note.line)), (1, Some(3)), "{told:?}");
+}

@@ -49,6 +49,9 @@ const MORE: &str = "it holds for more requests than before, since routes go by w
                     order: see the routes that answer for it";
 const SHUT: &str = "it answers nobody, since a rule that keeps requests out may hold here, which no route says: write \
                     routes for what it is for";
+const PATHS: &str = "the paths of all rules together";
+const CUT: &str = "they are more than 4096, of which so many are compared with the routes: see whether guards hold on \
+                   each, and where requests for the others go";
 const UNCOMPARED: &str = "so many rules are not all compared with the routes: see whether guards hold on each";
 
 const ELSEWHERE: &str = "some of its requests were for another rule, which no route says: routes go by what is most \
@@ -289,6 +292,11 @@ impl<'c> Compared<'c> {
                     item.is_closed = true;
                 }
             }
+        }
+        if self.paths.is_cut {
+            let lines = self.front.guards.iter().map(|guard| guard.line);
+            let lines = lines.chain(self.items.iter().map(|item| item.route.line));
+            told.insert((lines.min().unwrap_or(1), PATHS), CUT);
         }
         if self.left == 0 {
             told.insert((self.front.guards.first().map_or(1, |guard| guard.line), RULE), UNCOMPARED);

@@ -9,7 +9,7 @@ use crate::patterns::parse;
 use crate::plan::Path;
 use crate::terms::Term;
 
-/// Paths that are compared at most.
+/// Paths that are compared at most; the words for it name the number.
 const PATHS_MAX: usize = 4096;
 /// Texts that are made of one pattern at most, and of beginnings and endings of all.
 const TEXTS_MAX: usize = 8;
@@ -33,7 +33,11 @@ impl Bits {
     }
 }
 
-pub(super) struct Witnesses(Vec<String>);
+pub(super) struct Witnesses {
+    paths: Vec<String>,
+    /// Whether there would be more of them than are compared.
+    pub(super) is_cut: bool,
+}
 
 impl Witnesses {
     /// Paths that are made of the texts of rules and of routes.
@@ -43,6 +47,7 @@ impl Witnesses {
             add(path, is_folded, (&mut begins, &mut tails));
         }
         routes.for_each(|path| add(path, false, (&mut begins, &mut tails)));
+        let mut is_cut = begins.len().max(tails.len()) > PARTS_MAX;
         let (begins, tails): (Vec<String>, Vec<String>) =
             (begins.into_iter().take(PARTS_MAX).collect(), tails.into_iter().take(PARTS_MAX).collect());
         let mut all: BTreeSet<String> = begins.iter().cloned().collect();
@@ -55,6 +60,7 @@ impl Witnesses {
         all.extend(alone().chain(alone().map(|text| format!("{text}x"))));
         for (begin, tail) in begins.iter().flat_map(|begin| tails.iter().map(move |tail| (begin, tail))) {
             if all.len() >= PATHS_MAX {
+                is_cut = true;
                 break;
             }
             let bare = begin.trim_end_matches('/');
@@ -65,7 +71,8 @@ impl Witnesses {
                 .map(|at| format!("{begin}{}", &tail[at..]));
             all.extend(shared);
         }
-        Witnesses(all.into_iter().take(PATHS_MAX).collect())
+        is_cut |= all.len() > PATHS_MAX;
+        Witnesses { paths: all.into_iter().take(PATHS_MAX).collect(), is_cut }
     }
 
     pub(super) fn of_term(&self, term: &Term) -> Bits {
@@ -100,7 +107,7 @@ impl Witnesses {
         let word = |paths: &[String]| {
             paths.iter().enumerate().fold(0, |word, (index, path)| word | u64::from(is_in(path)) << index)
         };
-        Bits(self.0.chunks(64).map(word).collect())
+        Bits(self.paths.chunks(64).map(word).collect())
     }
 }
 
@@ -166,7 +173,7 @@ mod tests {
         let terms = [term(Path::Prefix("/a/b".into())), term(Path::Regex(r"b\.y$".into()))];
         let paths = Witnesses::of(&terms.iter().collect::<Vec<_>>(), [Path::Regex("^/(c|d)[^/]".into())].iter());
         for path in ["/a/b.y", "/a/bx", "/a/b/xb.y", "/cx", "/d/x", "/b.yx", "/a/b", "/cx/b.y"] {
-            assert!(paths.0.iter().any(|known| known == path) || path == "/d/x", "{path}: {:?}", paths.0);
+            assert!(paths.paths.iter().any(|known| known == path) || path == "/d/x", "{path}: {:?}", paths.paths);
         }
         let both = paths.of_term(&terms[0]).and(&paths.of_term(&terms[1]));
         assert!(!both.is_empty() && paths.of_route(&Path::Prefix("/a".into())).and(&both).0 == both.0);

@@ -32,6 +32,8 @@ const HANDLERS: &[&str] = &[
     "try_files",
     "stub_status",
 ];
+/// Handlers that lead to another server.
+const PASSES: &[&str] = &["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
 /// Directives of which one in a block hides all of those around it.
 const TOGETHER: &[&[&str]] = &[&["allow", "deny"], &["root", "alias"]];
 
@@ -116,8 +118,14 @@ pub(super) fn by_method(location: &Directive) -> Option<(Vec<String>, Directive,
     }
     let rest: Vec<Directive> = location.inner().iter().filter(|each| each.name() != "limit_except").cloned().collect();
     let others = inherited(location, except);
-    let handlers = rest.iter().filter(|each| HANDLERS.contains(&each.name()) && except.find(each.name()).is_none());
-    let block = others.inner().iter().chain(handlers).cloned().collect();
+    let is_passed = rest.iter().any(|each| PASSES.contains(&each.name()));
+    // A `return` around it is not run for the others: whom its rules let in are looked for among files.
+    let handler = |each: &Directive| match each.name() {
+        "return" if is_passed => None,
+        "return" => Some(Directive { words: vec!["return".into(), "405".into()], ..each.clone() }),
+        name => (HANDLERS.contains(&name) && except.find(name).is_none()).then(|| each.clone()),
+    };
+    let block = others.inner().iter().cloned().chain(rest.iter().filter_map(handler)).collect();
     let others = Directive { block: Some(block), ..location.clone() };
     Some((methods, Directive { block: Some(rest), ..location.clone() }, others))
 }
