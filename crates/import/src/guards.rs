@@ -12,6 +12,7 @@ use crate::changes::Changes;
 use crate::patterns::{Below, below, between, ending, ends_apart, lead};
 use crate::plan::{Action, Path, Route, escaped};
 use crate::terms::{Term, is_host};
+use crate::variables;
 
 /// Routes that come of one section at most; those beyond answer nobody.
 const ROUTES_MAX: usize = 4000;
@@ -277,7 +278,8 @@ pub fn beside(of: &Term, out: &Route) -> Option<Path> {
 fn cases(text: &str) -> Vec<String> {
     const LETTERS_MAX: usize = 24;
     let letters: Vec<(usize, char)> = text.char_indices().filter(|(_, c)| c.is_ascii_alphabetic()).collect();
-    if letters.len() > LETTERS_MAX {
+    // Texts of variables are any.
+    if letters.len() > LETTERS_MAX || variables::is_in(text) {
         return vec![format!("(?i:{})", escaped(text))];
     }
     let other = |c: char| if c.is_ascii_uppercase() { c.to_ascii_lowercase() } else { c.to_ascii_uppercase() };

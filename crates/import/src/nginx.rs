@@ -6,6 +6,7 @@ mod conditions;
 mod decoded;
 mod fields;
 mod includes;
+mod known;
 mod limits;
 mod locations;
 mod order;
@@ -23,7 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use access::{Access, guard_text, guards};
 use conditions::refusal;
-use fields::unescaped;
+use fields::{has_own_port, unescaped};
+use known::{NEEDLESS, WITHOUT, is_handled, is_unknown_guard};
 use limits::Zones;
 use locations::{Locations, Spot, by_method};
 use reader::{Listen, Place, Reader, upstreams};
@@ -34,179 +36,6 @@ use subrequests::is_beside;
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, Note, Path, Plan, Route, one_or_list, redirect, respond};
 use crate::words::{Directive, End, directives, duration};
-
-/// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
-const NEEDLESS: &[&str] = &[
-    "user",
-    "pid",
-    "events",
-    "worker_rlimit_nofile",
-    "error_log",
-    "default_type",
-    "types",
-    "sendfile",
-    "tcp_nopush",
-    "tcp_nodelay",
-    "types_hash_max_size",
-    "server_names_hash_bucket_size",
-    "server_names_hash_max_size",
-    "keepalive_requests",
-    "server_tokens",
-    "log_format",
-    "ssl_session_cache",
-    "ssl_session_timeout",
-    "ssl_session_tickets",
-    "ssl_prefer_server_ciphers",
-    "ssl_dhparam",
-    "ssl_stapling",
-    "ssl_stapling_verify",
-    "resolver",
-    "resolver_timeout",
-    "proxy_http_version",
-    "proxy_buffer_size",
-    "proxy_buffers",
-    "proxy_busy_buffers_size",
-    "proxy_redirect",
-    "proxy_temp_path",
-    "zone",
-    "keepalive",
-    "http2",
-    "fastcgi_index",
-    "index",
-    "charset",
-    "access_log",
-    "load_module",
-    "variables_hash_max_size",
-    "client_body_buffer_size",
-    "proxy_buffering",
-    "proxy_request_buffering",
-    "fastcgi_buffering",
-    "fastcgi_request_buffering",
-    "map_hash_bucket_size",
-    "log_not_found",
-    "ssl_ecdh_curve",
-    "ssl_buffer_size",
-    "fastcgi_param",
-    "fastcgi_keep_conn",
-    "fastcgi_connect_timeout",
-    "limit_rate",
-    "limit_rate_after",
-    "proxy_bind",
-    "proxy_next_upstream_tries",
-    "proxy_next_upstream_timeout",
-    "mirror",
-    "error_page",
-    "ssl_early_data",
-    "http3",
-    "http3_hq",
-    "quic_retry",
-    "large_client_header_buffers",
-    "client_header_buffer_size",
-    "multi_accept",
-    "keepalive_timeout",
-    "send_timeout",
-    "client_body_timeout",
-    "client_header_timeout",
-    "worker_connections",
-    "proxy_set_header",
-    "proxy_connect_timeout",
-    "proxy_read_timeout",
-    "proxy_send_timeout",
-    "reset_timedout_connection",
-    "aio",
-    "directio",
-    "open_file_cache",
-    "open_file_cache_valid",
-    "open_file_cache_min_uses",
-    "open_file_cache_errors",
-    "fastcgi_split_path_info",
-    "fastcgi_buffers",
-    "fastcgi_buffer_size",
-    "fastcgi_read_timeout",
-    "ssl_trusted_certificate",
-    "proxy_next_upstream",
-    "proxy_intercept_errors",
-    "proxy_ssl_server_name",
-    "proxy_ssl_name",
-    "proxy_ssl_protocols",
-    "proxy_ssl_verify",
-    "proxy_ssl_trusted_certificate",
-    "proxy_ssl_certificate",
-    "proxy_ssl_certificate_key",
-    "grpc_ssl_server_name",
-    "grpc_ssl_name",
-    "grpc_ssl_protocols",
-    "grpc_ssl_verify",
-    "grpc_ssl_trusted_certificate",
-    "grpc_ssl_certificate",
-    "grpc_ssl_certificate_key",
-    "autoindex",
-    "fastcgi_pass_header",
-    "worker_priority",
-    "daemon",
-    "merge_slashes",
-    "ssl_client_certificate",
-    "ssl_verify_client",
-    "ssl_verify_depth",
-    "ssl_crl",
-    "ssl_protocols",
-    "ssl_certificate",
-    "ssl_certificate_key",
-    "listen",
-    "server_name",
-    "root",
-    "upstream",
-    "location",
-    "limit_except",
-    "server",
-    "return",
-    "map",
-    "split_clients",
-    "worker_cpu_affinity",
-    "uwsgi_param",
-    "uwsgi_read_timeout",
-    "allow",
-    "deny",
-    "auth_basic_user_file",
-    "auth_basic",
-    "auth_request",
-    "add_header",
-    "proxy_hide_header",
-    "gzip",
-    "gzip_types",
-    "brotli",
-    "brotli_types",
-    "client_max_body_size",
-    "auth_request_set",
-    "satisfy",
-    "fastcgi_intercept_errors",
-    "proxy_cache_bypass",
-    "proxy_no_cache",
-    "set_real_ip_from",
-    "real_ip_header",
-    "real_ip_recursive",
-    "limit_req",
-    "limit_req_zone",
-    "limit_req_status",
-    "limit_req_log_level",
-    "limit_conn",
-    "limit_conn_zone",
-    "limit_conn_status",
-    "limit_conn_log_level",
-];
-
-/// Directives that have no counterpart, and what to do.
-const WITHOUT: &[(&str, &str)] = &[
-    ("more_set_headers", "write it as `response` of its routes"),
-    ("proxy_cache", "nothing is cached here: put a cache behind it"),
-    ("proxy_cache_path", "nothing is cached here: put a cache behind it"),
-    ("proxy_cache_valid", "nothing is cached here: put a cache behind it"),
-    ("sub_filter", "bodies are not changed here"),
-    ("if", "conditions are not carried over but for redirects by host: write a route with `match`"),
-    ("set", "variables are not carried over: write what they stand for"),
-    ("ssl_ciphers", "the policy \"intermediate\" has its own; a table of your own is `policy` in [tls.NAME]"),
-    ("expires", "write it as `response = { set = { Cache-Control = ... } }` of its routes"),
-];
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
     let mut all = directives(text, End::Semicolon)?;
@@ -227,7 +56,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         decoded::canonical(server, &[&around], &mut plan.notes)?;
     }
     let http = Directive { block: Some(top), ..Directive::default() };
-    let mut reader = Reader { upstreams: upstreams(&http), zones: Zones::of(&http), plan };
+    let mut reader = Reader { upstreams: upstreams(&http), zones: Zones::of(&http), shut: Vec::new(), plan };
     reader.notes(&http);
     let servers: Vec<&Directive> = http.inner().iter().filter(|each| each.name() == "server").collect();
     let sites = reader.sites(&http, &servers);
@@ -235,6 +64,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         reader.server(&http, server, listens);
     }
     streams.iter().for_each(|each| stream(each, reader.plan));
+    reader.shut_hosts();
     reader.finish()?;
     // Relays that are guarded, and servers in other files, have no listener, but notes.
     let is_told = |block: &Directive| block.find("server").is_some() || block.find("include").is_some();
@@ -295,7 +125,7 @@ impl Reader<'_> {
                 Some(_) if is_off => {}
                 Some((_, fix)) => self.plan.note(each.line, each.text(), *fix),
                 None if NEEDLESS.contains(&each.name()) || each.name().starts_with("gzip_") => {}
-                None if is_handled(each.name()) => {}
+                None if is_handled(each.name()) || is_unknown_guard(each) => {}
                 None => {
                     self.plan.note(each.line, each.text(), "it is not known to this command: see whether it matters")
                 }
@@ -326,7 +156,7 @@ impl Reader<'_> {
             }
             Some(own) => {
                 let lost = guard_text(&[server, http]);
-                if let Some(action) = self.returned(own).or_else(|| self.lost(own, &lost)) {
+                if let Some(action) = self.returned(server, own).or_else(|| self.lost(own, &lost)) {
                     self.add(&place, own.line, Path::Prefix("/".into()), &action);
                 }
             }
@@ -389,7 +219,7 @@ impl Reader<'_> {
                 self.plan.note(each.line, each.text(), fix);
                 continue;
             }
-            let action = self.returned(back).unwrap_or_else(|| {
+            let action = self.returned(place.server, back).unwrap_or_else(|| {
                 self.plan.note(each.line, each.text(), format!("its answer is not carried over; {CLOSED}"));
                 respond(403, "")
             });
@@ -397,7 +227,7 @@ impl Reader<'_> {
         }
     }
 
-    fn returned(&mut self, each: &Directive) -> Option<Action> {
+    fn returned(&mut self, server: &Directive, each: &Directive) -> Option<Action> {
         let (status, target) = match each.word(1).parse::<u16>() {
             Ok(status) => (status, each.word(2)),
             Err(_) => (302, each.word(1)),
@@ -416,11 +246,17 @@ impl Reader<'_> {
             false if (200..600).contains(&status) && !target.contains('$') => Some(respond(status, &unescaped(target))),
             false => None,
         };
+        if action.is_some() && is_redirect && target.contains("$http_host") && has_own_port(server) {
+            let fix = "nginx keeps the port that clients write, and where the scheme changes a redirect here has none: \
+                       write `port` in its `redirect`";
+            self.plan.note(each.line, each.text(), fix);
+        }
         if action.is_none() {
             self.plan.note(
                 each.line,
                 each.text(),
-                "this answer cannot be said in a route: write `redirect` or `respond`",
+                "this answer cannot be said in a route: write `redirect` or `respond`; until you write it, its requests \
+                 go to what else is for them, or are answered with 404",
             );
         }
         action
@@ -476,7 +312,7 @@ impl Reader<'_> {
             return;
         }
         if location.find("proxy_pass").is_some() {
-            self.path_changes(location, &mut changes);
+            self.path_changes(location, path, &mut changes);
             self.passed(&blocks, &mut changes);
             changes.timeouts = self.own_timeouts(place, location);
         }
@@ -523,7 +359,7 @@ impl Reader<'_> {
         } else if let Some(each) = location.find("grpc_pass") {
             self.grpc(place, location, each)
         } else if let Some(each) = location.find("return") {
-            self.returned(each)
+            self.returned(place.server, each)
         } else if location.find("stub_status").is_some() {
             self.plan.note(location.line, "stub_status", "metrics are at /metrics of the admin address: add [admin]");
             None
@@ -586,13 +422,25 @@ impl Reader<'_> {
                 Some(_) => (action, place.changes),
                 None => (&closed.0, &closed.1),
             };
-            for host in &listen.hosts {
+            let patterned = |pattern: &String| {
+                let key = ("host".to_owned(), String::new());
+                (
+                    None,
+                    conditions
+                        .iter()
+                        .map(|(key, value)| (key.clone(), value.clone()))
+                        .chain([(key, pattern.clone())])
+                        .collect(),
+                )
+            };
+            let named = listen.hosts.iter().map(|host| (host.clone(), conditions.clone()));
+            for (host, conditions) in named.chain(listen.patterns.iter().map(patterned)) {
                 self.plan.route(Route {
                     line,
                     listener: listen.listener.clone(),
-                    host: host.clone(),
+                    host,
                     path: path.clone(),
-                    conditions: conditions.clone(),
+                    conditions,
                     requires_certificate: requires.unwrap_or_default(),
                     action: action.clone(),
                     changes: changes.clone(),
@@ -605,22 +453,6 @@ impl Reader<'_> {
 /// Whether a `return` answers by itself, and leads nowhere else.
 fn is_answer(each: &Directive) -> bool {
     each.word(1).parse::<u16>().is_ok_and(|status| !(300..400).contains(&status))
-}
-
-fn is_handled(name: &str) -> bool {
-    [
-        "proxy_pass",
-        "fastcgi_pass",
-        "uwsgi_pass",
-        "scgi_pass",
-        "grpc_pass",
-        "alias",
-        "try_files",
-        "stub_status",
-        "ssl",
-        "internal",
-    ]
-    .contains(&name)
 }
 
 /// `if ($host = NAME) { return ...; }`.

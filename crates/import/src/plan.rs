@@ -286,6 +286,10 @@ pub fn redirect(target: &str, own_hosts: &[&str], rests: &[&str], status: u16) -
     let (mut host, mut path) = after.split_at(slash);
     if let Some(own) = own_hosts.iter().find(|own| path.starts_with(**own)) {
         path = &path[own.len()..];
+        // A name of which the client's is a part is none that a route has.
+        if !host.is_empty() || !(path.is_empty() || path.starts_with(['/', ':', '$', '{'])) {
+            return None;
+        }
     } else if host.is_empty() && !path.starts_with('/') {
         return None;
     }

@@ -6,7 +6,7 @@ use crate::plan::Note;
 const DEPTH_MAX: usize = 32;
 
 /// A directive of nginx or Caddy, with its block.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directive {
     /// Line at which it begins, from 1.
     pub line: usize,
@@ -206,6 +206,33 @@ fn finish(all: &mut Vec<Directive>, directive: &mut Directive) {
     if !done.words.is_empty() || done.block.is_some() {
         all.push(done);
     }
+}
+
+/// Whether the name of a directive that is not known says that it may keep requests out.
+pub fn may_guard(name: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "auth",
+        "deny",
+        "access",
+        "jwt",
+        "secur",
+        "waf",
+        "geoip",
+        "limit",
+        "allow",
+        "whitelist",
+        "blacklist",
+        "blocklist",
+        "acl",
+        "crowdsec",
+        "firewall",
+        "ldap",
+        "saml",
+        "oidc",
+        "captcha",
+    ];
+    let name = name.to_ascii_lowercase();
+    WORDS.iter().any(|word| name.contains(word))
 }
 
 /// A time of nginx, haproxy or Caddy as Propylon writes it; `unit` is that of a number alone, in milliseconds.

@@ -4,6 +4,7 @@ use propylon_config::pattern::compile;
 
 use super::conditions::{Refusal, refusal, refuses};
 use super::includes::is_unread;
+use super::known::is_unknown_guard;
 use super::reader::Reader;
 use crate::changes::Changes;
 use crate::plan::{Action, CLOSED, respond};
@@ -15,7 +16,8 @@ impl Reader<'_> {
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
         match (guards(blocks).as_slice(), find("auth_basic_user_file")) {
             ([each], Some(file)) if each.name() == "auth_basic" && !is_any(blocks) => {
-                !file.word(1).contains('$') && changes.basic(file.word(1), each.word(1)).is_ok()
+                let is_fixed = !file.word(1).contains('$') && !each.word(1).contains('$');
+                is_fixed && changes.basic(file.word(1), each.word(1)).is_ok()
             }
             _ => false,
         }
@@ -227,7 +229,9 @@ pub(super) fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
             Some(refusal) => matches!(refusal, Refusal::Unknown),
             None => lets_in(each, blocks),
         };
-        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())) || is_shut()
+        (asks && !["auth_basic_user_file", "auth_request_set"].contains(&each.name()))
+            || is_unknown_guard(each)
+            || is_shut()
     };
     let mut seen: Vec<&str> = Vec::new();
     let mut found = Vec::new();

@@ -1,7 +1,7 @@
 //! Changes of requests and responses by nginx, limits and compression.
 
 use super::locations;
-use super::reader::{Reader, location_path};
+use super::reader::{Reader, bind, location_path};
 use super::servers::target_parts;
 use super::subrequests::told;
 use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
@@ -69,8 +69,9 @@ impl Reader<'_> {
             let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
             for each in block.inner().iter().filter(|each| each.name() == name) {
                 match self.zones.limit(each).map(|limit| (changes.limit(&limit.table), limit.differs)) {
-                    Some((Ok(()), None)) => {}
-                    Some((Ok(()), Some(differs))) => self.plan.note(each.line, each.text(), differs),
+                    Some((Ok(()), differs)) => {
+                        differs.into_iter().for_each(|differs| self.plan.note(each.line, each.text(), differs));
+                    }
                     _ => self.plan.note(each.line, each.text(), FIX),
                 }
             }
@@ -90,8 +91,10 @@ impl Reader<'_> {
                 if name == "proxy_set_header" && told.iter().any(is_told) {
                     continue;
                 }
-                if name == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
-                    self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
+                self.tell_line(block, each);
+                // nginx sends a name without the port that clients write at a port of one's own.
+                if is_bare_host(each) && has_own_port(server) && changes.host("{request.host}").is_ok() {
+                    continue;
                 }
                 if let Err(what) = field(each, &mut changes) {
                     let kind = if name == "proxy_set_header" { "request" } else { "response" };
@@ -139,6 +142,18 @@ impl Reader<'_> {
             }
         }
         changes
+    }
+
+    /// Tells of a field of responses that is on others than with nginx, or not all of whose lines are.
+    fn tell_line(&mut self, block: &Directive, each: &Directive) {
+        if each.name() == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
+            self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
+        }
+        if each.name() == "add_header" && is_again(block, each) {
+            let fix = "a route writes one line more of a field, and of those in its block the last is written: write \
+                       their values as one, with commas, where the field is a list";
+            self.plan.note(each.line, each.text(), fix);
+        }
     }
 
     /// Bytes in a second.
@@ -218,7 +233,7 @@ impl Reader<'_> {
     }
 
     /// Changes of the path by a location: a URI in `proxy_pass`, or one `rewrite`.
-    pub(super) fn path_changes(&mut self, location: &Directive, changes: &mut Changes) {
+    pub(super) fn path_changes(&mut self, location: &Directive, path: &Path, changes: &mut Changes) {
         const FIX: &str = "write what becomes of the path as `request.path` of its route";
         for each in location.inner().iter().filter(|each| each.name() == "rewrite") {
             let is_path = each.word(3) == "break" && each.word(2).starts_with('/');
@@ -238,6 +253,10 @@ impl Reader<'_> {
             _ if changes.path.is_some() => Ok(()),
             Some(Path::Prefix(prefix) | Path::Exact(prefix)) if prefix == uri => Ok(()),
             Some(Path::Exact(_)) => changes.path("replace", &uri),
+            // A route by a pattern may be for paths in which the prefix ends within a segment.
+            Some(Path::Prefix(prefix)) if uri == "/" && matches!(path, Path::Regex(_)) => {
+                changes.path_regex(&format!("^{}/?", escaped(prefix.trim_end_matches('/'))), "/")
+            }
             Some(Path::Prefix(prefix)) if uri == "/" => changes.path("strip", prefix.trim_end_matches('/')),
             Some(Path::Prefix(prefix)) => {
                 changes.path_regex(&format!("^{}", escaped(&prefix)), &uri.replace('$', "$$"))
@@ -248,6 +267,24 @@ impl Reader<'_> {
             self.plan.note(pass.line, pass.text(), FIX);
         }
     }
+}
+
+/// Whether an `add_header` of the same field stands before one in its block.
+fn is_again(block: &Directive, each: &Directive) -> bool {
+    let before = block.inner().iter().take_while(|other| other.line < each.line || *other != each);
+    let is_same = |other: &Directive| other.name() == each.name() && other.word(1).eq_ignore_ascii_case(each.word(1));
+    before.into_iter().any(|other| is_same(other) && !other.word(2).is_empty())
+}
+
+/// Whether it has servers asked for the client's host without a port.
+fn is_bare_host(each: &Directive) -> bool {
+    each.name() == "proxy_set_header" && each.word(1).eq_ignore_ascii_case("host") && each.word(2) == "$host"
+}
+
+/// Whether clients write a port behind the name of a server at one of its addresses.
+pub(super) fn has_own_port(server: &Directive) -> bool {
+    let all = server.inner().iter().filter(|each| each.name() == "listen").map(|each| bind(each.word(1)));
+    all.into_iter().any(|bind| !bind.ends_with(":80") && !bind.ends_with(":443"))
 }
 
 /// A change of a field, as `proxy_set_header`, `add_header` and `proxy_hide_header` make it.

@@ -18,13 +18,19 @@ struct Zone {
     key: String,
     /// Requests in a time; none of a zone of connections.
     rate: Option<String>,
+    /// Whether some requests have none of it.
+    may_be_empty: bool,
 }
 
 /// A limit, and what of it is otherwise than with nginx.
 pub struct Limit {
     pub table: String,
-    pub differs: Option<&'static str>,
+    pub differs: Vec<&'static str>,
 }
+
+const AT_ONCE: &str = "requests of a burst go on at once here, as with `nodelay`";
+const EMPTY: &str = "nginx counts no requests whose key is empty, and here those without it are counted together: write \
+                     `limit` in a route with `match` for those that have it";
 
 impl Zones {
     pub fn of(http: &Directive) -> Zones {
@@ -40,7 +46,7 @@ impl Zones {
             if let (Some(name), Some(key)) = (name, key(each.word(1)))
                 && (!is_rate || rate.is_some())
             {
-                zones.zones.insert(name.to_owned(), Zone { key, rate });
+                zones.zones.insert(name.to_owned(), Zone { key, rate, may_be_empty: may_be_empty(each.word(1)) });
             }
         }
         zones
@@ -62,7 +68,8 @@ impl Zones {
         };
         let what = format!("{what}, key = {}", zone.key);
         let waits = is_rate && value("burst=").is_some() && !each.arguments().iter().any(|word| word == "nodelay");
-        let differs = waits.then_some("requests of a burst go on at once here, as with `nodelay`");
+        let differs = [(waits, AT_ONCE), (zone.may_be_empty, EMPTY)];
+        let differs = differs.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
         let name = self.name(zone_name, &what);
         Some(Limit { table: format!("{{ {what}, name = {} }}", quoted(&name)), differs })
     }
@@ -82,6 +89,15 @@ fn rate(text: &str) -> Option<String> {
     let (count, unit) = text.split_once("r/")?;
     let is_known = count.parse::<u32>().is_ok_and(|count| count > 0) && ["s", "m"].contains(&unit);
     is_known.then(|| format!("{count}/{unit}"))
+}
+
+/// Whether a key may be empty: where all of its variables are of what some requests do not have.
+fn may_be_empty(text: &str) -> bool {
+    let is_sometimes = |name: &str| {
+        let name = name.trim_start_matches('{');
+        ["http_", "cookie_", "ssl_client_", "server_name"].iter().any(|kind| name.starts_with(kind))
+    };
+    text.split('$').skip(1).all(is_sometimes)
 }
 
 /// Key that a zone counts by, as TOML has it; none for variables that no key stands for.

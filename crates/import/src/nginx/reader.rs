@@ -10,6 +10,9 @@ use crate::words::{Directive, with_port};
 
 pub(super) struct Reader<'p> {
     pub(super) plan: &'p mut Plan,
+    /// Hosts of servers that no route is made of: listener, line of the server, and the pattern, or none of one that
+    /// Propylon does not have.
+    pub(super) shut: Vec<(String, usize, Option<String>)>,
     pub(super) upstreams: BTreeMap<String, Directive>,
     pub(super) zones: Zones,
 }
@@ -27,6 +30,8 @@ pub(super) struct Listen {
     pub(super) is_default: bool,
     /// Hosts that are the server's there; none for those that no name is for.
     pub(super) hosts: Vec<Option<String>>,
+    /// Patterns of hosts that are the server's there.
+    pub(super) patterns: Vec<String>,
     /// Hosts that conditions of the server ask for, and that no other server there has.
     pub(super) asked: Vec<String>,
     /// Whether clients have other addresses for the server than for the listener.

@@ -11,7 +11,10 @@ use propylon_config::pattern::compile;
 
 use super::reader::{Listen, Reader, bind};
 use super::{if_redirect, locations};
-use crate::plan::quoted;
+use crate::changes::Changes;
+use crate::guards::{Guard, Guarded};
+use crate::plan::{CLOSED, Path, Route, escaped, quoted, respond};
+use crate::terms::Term;
 use crate::words::Directive;
 
 /// Directives that say whose word on clients' addresses is taken.
@@ -60,6 +63,7 @@ impl Reader<'_> {
         let both = all.filter(is_both).map(|each| bind(each.word(1))).filter(is_free).collect();
         let mut sites: Vec<Vec<Listen>> = servers.iter().map(|server| self.listens(server, &both)).collect();
         self.hosts(servers, &mut sites);
+        self.patterns(servers, &mut sites);
         asked(servers, &mut sites);
         self.trusts(http, servers, &mut sites);
         sites
@@ -146,6 +150,70 @@ impl Reader<'_> {
         }
     }
 
+    /// Gives servers the hosts that their names say by patterns: `~^a\d\.test$`, `mail.*`. Routes with these go behind
+    /// any others for longer paths, so that one server alone of an address can have them, and no default beside it;
+    /// hosts of others are answered with 403.
+    fn patterns(&mut self, servers: &[&Directive], sites: &mut [Vec<Listen>]) {
+        let all: Vec<Vec<(usize, &str)>> = servers.iter().map(|server| unsaid(server)).collect();
+        for at in 0..servers.len() {
+            for place in 0..sites[at].len() {
+                let listener = sites[at][place].listener.clone();
+                let is_there = |index: &usize| sites[*index].iter().any(|listen| listen.listener == listener);
+                let is_open = |index: usize| {
+                    let own = sites[index].iter().filter(|listen| listen.listener == listener);
+                    !all[index].is_empty() || own.into_iter().any(|listen| listen.hosts.contains(&None))
+                };
+                let is_alone = !(0..servers.len()).filter(is_there).any(|index| index != at && is_open(index));
+                // Hosts that no name is for are the default's, and these are as well.
+                if is_alone && sites[at][place].hosts.contains(&None) {
+                    continue;
+                }
+                for (line, name) in &all[at] {
+                    let pattern = pattern(name);
+                    match &pattern {
+                        Some(pattern) if is_alone => {
+                            let value = format!("{{ regex = {} }}", quoted(pattern));
+                            sites[at][place].patterns.push(value);
+                        }
+                        _ => {
+                            let fix = format!(
+                                "it is no host name or `*.` before one, and routes of other servers would go before \
+                                 those by its pattern: write a route for each host; {CLOSED}"
+                            );
+                            self.plan.note(*line, *name, fix);
+                            self.shut.push((listener.clone(), servers[at].line, pattern));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers for hosts of servers that no route is made of, in front of all that no name is for.
+    pub(super) fn shut_hosts(&mut self) {
+        let tls: BTreeMap<String, bool> =
+            self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
+        for (listener, line, pattern) in std::mem::take(&mut self.shut) {
+            let value = format!("{{ regex = {} }}", quoted(pattern.as_deref().unwrap_or("")));
+            let conditions = BTreeMap::from([(("host".to_owned(), String::new()), value)]);
+            let of = Term { conditions: conditions.clone(), ..Term::default() };
+            let action = respond(403, "");
+            let guard =
+                Guard { line, from: 0, of, except: Vec::new(), action: action.clone(), proof: None, is_whole: true };
+            let is_for_others = |route: &Route| route.listener == listener && route.host.is_none();
+            let (open, rest): (Vec<Route>, Vec<Route>) =
+                std::mem::take(&mut self.plan.routes).into_iter().partition(is_for_others);
+            let guarded = Guarded::over(std::slice::from_ref(&guard), &tls, open);
+            self.plan.routes = rest;
+            let notes = self.plan.notes.len();
+            guarded.routes.into_iter().for_each(|route| self.plan.route(route));
+            let (path, changes) = (Path::Prefix("/".into()), Changes::default());
+            let (host, requires_certificate) = (None, false);
+            self.plan.route(Route { line, listener, host, path, conditions, requires_certificate, action, changes });
+            self.plan.notes.truncate(notes);
+        }
+    }
+
     /// Names of a server that can be said.
     fn names<'d>(&mut self, server: &'d Directive) -> Vec<Name<'d>> {
         let mut names = Vec::new();
@@ -158,11 +226,8 @@ impl Reader<'_> {
                         let hosts = bare.into_iter().chain([host]).collect();
                         names.push(Name { line: each.line, text, hosts });
                     }
-                    None if is_no_name(text) => {}
-                    None => {
-                        let fix = "it is no host name or `*.` before one: write a route for each host";
-                        self.plan.note(each.line, text, fix);
-                    }
+                    // Names by patterns are looked at with the other servers of an address.
+                    None => {}
                 }
             }
         }
@@ -328,6 +393,23 @@ fn rank(server: &Directive, listen: &Listen, host: &str) -> Option<(u8, usize)> 
 fn is_nameless(server: &Directive) -> bool {
     let all = server.inner().iter().filter(|each| each.name() == "server_name");
     all.flat_map(Directive::arguments).all(|name| is_no_name(name))
+}
+
+/// Names of a server that are no hosts, with their lines.
+fn unsaid<'d>(server: &'d Directive) -> Vec<(usize, &'d str)> {
+    let lines = server.inner().iter().filter(|each| each.name() == "server_name");
+    let all = lines.flat_map(|each| each.arguments().iter().map(|name| (each.line, name.as_str())));
+    all.filter(|(_, name)| host(name).is_none() && !is_no_name(name)).collect()
+}
+
+/// The pattern of the hosts that a name stands for; none where Propylon has no such pattern.
+fn pattern(name: &str) -> Option<String> {
+    let pattern = match (name.strip_prefix('~'), name.strip_suffix('*')) {
+        (Some(pattern), _) => format!("(?i){pattern}"),
+        (None, Some(begin)) if begin.ends_with('.') => format!("(?i)^{}.", escaped(begin)),
+        _ => return None,
+    };
+    compile(&pattern).is_ok().then_some(pattern)
 }
 
 fn is_no_name(name: &str) -> bool {
