@@ -80,7 +80,7 @@ impl Browser {
                     let _ = page.send(message);
                 }
             }
-            // Whoever waits hears that there is no browser any more.
+            // Pages that wait hear that there is no browser any more.
             held(&known).clear();
         });
         let (commands, answers) = (Mutex::new(commands), Mutex::new(answers));

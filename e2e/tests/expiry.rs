@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use serde_json::Value;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// What is left of lives when a story begins. Where an engine took longer to start than that, since the machine has other
+/// Time that is left of lives when a story begins. Where an engine took longer to start, since the machine has other
 /// work, the story begins anew with the next.
 const LEFT: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(18), Duration::from_secs(54)];
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -33,7 +33,7 @@ fn config(server: SocketAddr, tls: &str) -> String {
     )
 }
 
-/// An engine that has started before that ends which `prepare` makes to end at the moment it is given, as configuration.
+/// An engine that has started before the end of what `prepare` makes, with the configuration that this returns.
 fn start_before_end(mut prepare: impl FnMut(SystemTime) -> String) -> (Engine, SystemTime) {
     for left in LEFT {
         let end = SystemTime::now() + left;

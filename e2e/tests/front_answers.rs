@@ -508,7 +508,6 @@ fn pages_of_other_origins_are_told_what_they_may() {
     assert_eq!(said(&engine, &get("/", "Origin: https://a.example\r\n")), format!("{ok}{allowed}{shown}\r\nok\n"));
     assert_eq!(said(&engine, &get("/", "Origin: https://c.example\r\n")), format!("{ok}Vary: Origin\r\n\r\nok\n"));
     assert_eq!(said(&engine, &get("/", "")), format!("{ok}Vary: Origin\r\n\r\nok\n"));
-    // For a cache, which may give it to a page.
     assert_eq!(said(&engine, &get("/all", "")), format!("{ok}Access-Control-Allow-Origin: *\r\n\r\nok\n"));
     assert_eq!(
         said_h2(&engine, "/", &["-H", "Origin: https://a.example"]),

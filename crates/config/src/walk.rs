@@ -338,7 +338,7 @@ impl<'r, 't> Section<'r, 't> {
         for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_ref())) {
             let what = format!("unknown {kind} `{}`{place}", shown(&entry.key));
             let close = self.report.closest(&entry.key, self.known.iter().copied());
-            // Whoever writes `not_source` means the contrary of `source`.
+            // A key such as `not_source` means the contrary of `source`.
             let fix = match close.filter(|_| !foreign::negates(&entry.key)) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => match foreign::cure(&self.title, &entry.key) {

@@ -290,7 +290,7 @@ pub(crate) mod tests {
         assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), Some(Refused::Failed));
         space.set_terms(&Terms { memory: 1 << 20, disk: 0, folder: Some(std::env::temp_dir()) });
         assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), Some(Refused::Disk));
-        // Whoever began while there was a folder ends so, though newer terms have none.
+        // A body that began while there was a folder ends so, though newer terms have none.
         space.set_terms(&Terms { memory: 1 << 20, disk: 1 << 20, folder: Some(std::env::temp_dir()) });
         space.set_terms(&Terms { memory: 1 << 20, disk: 0, folder: None });
         assert_eq!(hold(&space, bounds, &bytes(100), 10).err(), None);

@@ -72,8 +72,8 @@ impl Cors {
         out: &mut Vec<u8>,
     ) {
         let is_any = self.origins.contains(&OriginPattern::Any) && !self.echo.origin;
-        // For all origins also without one: a cache may give to a page what somebody else has asked for (Fetch standard,
-        // "CORS protocol and HTTP caches").
+        // For all origins also without one: a cache may give to a page what somebody else has asked for (Fetch
+        // standard, "CORS protocol and HTTP caches").
         let named = origin(head, text).filter(|origin| self.allows(origin));
         if let Some(origin) = if is_any { Some(&b"*"[..]) } else { named } {
             write_line(b"Access-Control-Allow-Origin", origin, out);

@@ -178,6 +178,7 @@ const CRATES: &[CrateRules] = &[
             "policy",
             "fastcgi",
             "http",
+            "identity",
             "tls",
             "announce",
             "cluster",

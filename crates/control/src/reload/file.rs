@@ -100,8 +100,8 @@ impl WatchedFile {
 
 /// The sign by which a file looks cut off, as by a full disk, or by a look at half of an upload: it has lost the
 /// newline at its end, all that it said, or all routes there are. Cut at the end of a line, it would be a whole
-/// configuration of less. A warning for whoever asked for the file to be read; nobody has said that it is whole where it
-/// was found changed (`docs/decisions/0082-cut-off-files.md`).
+/// configuration of less. A warning for whoever asked for the file to be read; nobody has said that it is whole where
+/// it was found changed (`docs/decisions/0082-cut-off-files.md`).
 pub fn cut_off(before: &MergedConfig, now: &MergedConfig) -> Option<Problem> {
     let known = before.file.ends();
     let cut = |now: FileEnd<'_>| {

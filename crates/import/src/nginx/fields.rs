@@ -91,7 +91,7 @@ impl Reader<'_> {
                 if name == "proxy_set_header" && told.iter().any(is_told) {
                     continue;
                 }
-                self.tell_line(block, each);
+                self.tell_line(each);
                 // nginx sends a name without the port that clients write at a port of one's own.
                 if is_bare_host(each) && has_own_port(server) && changes.host("{request.host}").is_ok() {
                     continue;
@@ -144,15 +144,10 @@ impl Reader<'_> {
         changes
     }
 
-    /// Tells of a field of responses that is on others than with nginx, or not all of whose lines are.
-    fn tell_line(&mut self, block: &Directive, each: &Directive) {
+    /// Tells of a field of responses that is on others than with nginx.
+    fn tell_line(&mut self, each: &Directive) {
         if each.name() == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
             self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
-        }
-        if each.name() == "add_header" && is_again(block, each) {
-            let fix = "a route writes one line more of a field, and of those in its block the last is written: write \
-                       their values as one, with commas, where the field is a list";
-            self.plan.note(each.line, each.text(), fix);
         }
     }
 
@@ -267,13 +262,6 @@ impl Reader<'_> {
             self.plan.note(pass.line, pass.text(), FIX);
         }
     }
-}
-
-/// Whether an `add_header` of the same field stands before one in its block.
-fn is_again(block: &Directive, each: &Directive) -> bool {
-    let before = block.inner().iter().take_while(|other| other.line < each.line || *other != each);
-    let is_same = |other: &Directive| other.name() == each.name() && other.word(1).eq_ignore_ascii_case(each.word(1));
-    before.into_iter().any(|other| is_same(other) && !other.word(2).is_empty())
 }
 
 /// Whether it has servers asked for the client's host without a port.

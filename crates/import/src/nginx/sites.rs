@@ -219,16 +219,12 @@ impl Reader<'_> {
         let mut names = Vec::new();
         for each in server.inner().iter().filter(|each| each.name() == "server_name") {
             for text in each.arguments() {
-                match host(text) {
-                    // A name with a dot in front is that name as well.
-                    Some(host) => {
-                        let bare = text.strip_prefix('.').map(str::to_ascii_lowercase);
-                        let hosts = bare.into_iter().chain([host]).collect();
-                        names.push(Name { line: each.line, text, hosts });
-                    }
-                    // Names by patterns are looked at with the other servers of an address.
-                    None => {}
-                }
+                // Names by patterns are looked at with the other servers of an address.
+                let Some(host) = host(text) else { continue };
+                // A name with a dot in front is that name as well.
+                let bare = text.strip_prefix('.').map(str::to_ascii_lowercase);
+                let hosts = bare.into_iter().chain([host]).collect();
+                names.push(Name { line: each.line, text, hosts });
             }
         }
         names
@@ -396,7 +392,7 @@ fn is_nameless(server: &Directive) -> bool {
 }
 
 /// Names of a server that are no hosts, with their lines.
-fn unsaid<'d>(server: &'d Directive) -> Vec<(usize, &'d str)> {
+fn unsaid(server: &Directive) -> Vec<(usize, &str)> {
     let lines = server.inner().iter().filter(|each| each.name() == "server_name");
     let all = lines.flat_map(|each| each.arguments().iter().map(|name| (each.line, name.as_str())));
     all.filter(|(_, name)| host(name).is_none() && !is_no_name(name)).collect()

@@ -217,8 +217,8 @@ pub fn own_answer(
     })
 }
 
-/// Lines of Vary, among those of an answer of our own and those that its route adds, by which caches have to go although
-/// the route's changes replace or remove the field: the page goes by Accept, and CORS by the origin.
+/// Lines of Vary, among those of an answer of our own and those that its route adds, by which caches have to go
+/// although the route's changes replace or remove the field: the page goes by Accept, and CORS by the origin.
 #[cold]
 pub fn kept_vary(request: &Request, (of_answer, of_route): (&[u8], &[u8])) -> Vec<u8> {
     let change = request.steps.as_ref().and_then(|taken| taken.response.as_ref());

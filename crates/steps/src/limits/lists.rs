@@ -32,8 +32,8 @@ impl List {
         List { secret, four: Ranges::default(), six: Ranges::default(), values: HashSet::new() }
     }
 
-    /// Adds the lines of a file; `has_values`: of a limit whose keys are more than addresses. An error has the number of
-    /// the line, and what is wrong with it.
+    /// Adds the lines of a file; `has_values`: of a limit whose keys are more than addresses. An error has the number
+    /// of the line, and what is wrong with it.
     pub fn add(&mut self, text: &[u8], has_values: bool) -> Result<(), (usize, String)> {
         for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
             let line = line.trim_ascii();
