@@ -207,7 +207,7 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!((&rest.host, &rest.path), (&HostPattern::Any, &PathPattern::Prefix("/".into())));
     let text = |name: &str, test| vec![TextCondition { name: name.into(), test }];
     let conditions = Conditions {
-        method: vec!["GET".into()],
+        method: vec!["POST".into()],
         header: text("x-beta", TextTest::Exact("on".into())),
         query: text("v", TextTest::Exact("2".into())),
         cookie: text("beta", TextTest::Present),

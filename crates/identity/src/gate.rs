@@ -415,8 +415,14 @@ impl Parameter {
             let mut parts = pair.splitn(2, |byte| *byte == b'=');
             let spelled = decoded_parameter(parts.next().unwrap_or_default());
             let is_exact = spelled == self.name.as_bytes();
-            (is_exact || variable(&spelled) == self.variable).then(|| (is_exact, parts.next().unwrap_or_default()))
+            (is_exact || self.is_variable_of(&spelled)).then(|| (is_exact, parts.next().unwrap_or_default()))
         })
+    }
+
+    /// Whether a server may make this parameter's variable of another's name. To some the name ends at any bracket.
+    fn is_variable_of(&self, name: &[u8]) -> bool {
+        let ends = name.iter().position(|byte| *byte == b'[').unwrap_or(name.len());
+        [name, &name[..ends]].into_iter().any(|name| variable(name) == self.variable)
     }
 }
 

@@ -131,7 +131,7 @@ mod tests {
             ("GET", "If-Match: \"x\"\r\nRange: bytes=0-0\r\n", Wanted::Part(0..1)),
             ("GET", "If-Match: *\r\n", Wanted::Whole),
             ("POST", "If-None-Match: *\r\n", Wanted::Failed),
-            ("PUT", "If-Match: \"a\"\r\nIf-None-Match: \"b\"\r\nRange: bytes=0-0\r\n", Wanted::Whole),
+            ("PUT", "If-Match: \"x\"\r\nIf-None-Match: \"b\"\r\nRange: bytes=0-0\r\n", Wanted::Whole),
             ("DELETE", "If-Match: \"b\"\r\n", Wanted::Failed),
             ("GET", "If-None-Match: \"f\"\r\n", Wanted::Whole),
             ("GET", "If-Unmodified-Since: Mon, 01 Jan 2001 00:00:00 GMT\r\n", Wanted::Whole),

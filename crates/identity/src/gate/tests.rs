@@ -105,7 +105,7 @@ fn a_key_is_found_in_the_query_and_covered_there_afterwards_however_it_is_spelle
     for alike in ["api.key", "api+key", "api%20key", "api[key", "api%5Bkey", "+api[key%00]", "api.key[x]"] {
         assert_eq!(look(&gate, &format!("/?api_key=abc&{alike}=x"), ""), Err(Fault::CredentialsRefused), "{alike}");
     }
-    assert!(look(&gate, "/?api_key=abc&api_key[x=y&api[key]=z&[api_key=z", "").is_ok(), "names of other variables");
+    assert!(look(&gate, "/?api_key=abc&api[key]=z&[api_key=z", "").is_ok(), "names of other variables");
     let text = "GET /a?key=abc&b=<key=1&%6Be%79=%61bc&k%65ys=x&%6=y&key HTTP/1.1\r\nHost: a\r\n\r\n";
     let (mut head, mut bytes) = (head(text), text.as_bytes().to_vec());
     let rules = propylon_config::PathRules::default();
